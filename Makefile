@@ -1,0 +1,32 @@
+# The commands of this project. Each sets up what it needs and works from a bare clone.
+#   TORCH=cpu|cuda   which build of torch to install (default: cuda with an NVIDIA driver, else cpu)
+#   PYTHON=path      the interpreter the virtual environment is made from (default: the newest >= 3.11)
+#   ARGS="..."       options for `make demo`, `make serve` and `make test`
+
+PY := .venv/bin/python
+CONFIG ?= mesh.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test check
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@sed -n 's/^#   /  /p' $(firstword $(MAKEFILE_LIST))
+
+setup: ## make .venv, install pinned packages, fetch and convert the development model (safe to repeat)
+	@sh scripts/setup.sh
+
+demo: setup ## show the main job: four services, two datacenters, one conversation (ARGS="--rate-mbit 20 ...")
+	@$(PY) -m scripts.demo $(ARGS)
+
+serve: setup ## run the whole mesh on this machine until Ctrl-C
+	@$(PY) -m services --config $(CONFIG) $(ARGS)
+
+test: setup ## run all tests (ARGS="-k name" and other pytest options)
+	@$(PY) -m pytest $(ARGS)
+
+check: setup ## lint, formatting, types, import rules
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) -m pytest -q tests/test_architecture.py
