@@ -1,0 +1,112 @@
+"""The seam between the loop thread, which decides, and the engine thread, which computes. No torch here.
+
+Once a step the loop thread makes a `StepPlan`; a `Runner` executes it in the engine thread and returns a `StepResult`;
+the loop thread applies it. A plan's blocks stay pinned until its result is applied, so nothing that a running step
+reads or writes can be given to another sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shared.kv.layout import KvLayout
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """The engine's own copy of the wire's `Sampling` (same names and meaning), so that it needs no wire import."""
+
+    max_pos: int
+    seed: int
+    choice: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    stop_ids: tuple[int, ...] = ()
+    logprobs: int = -1
+    grammar: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What to draw after an item's last new token: the id at absolute position `len(history)`."""
+
+    history: tuple[int, ...]  # all ids before the drawn one; () where `params` needs none of them (see needs_history)
+    position: int
+    prompt_len: int
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """One sequence's part of a step: compute the KV of `ids` at positions start .. start + len(ids) - 1."""
+
+    seq: int  # the engine's own number of the sequence, never reused
+    start: int
+    ids: tuple[int, ...]
+    blocks: tuple[int, ...]  # pool blocks holding positions 0 .. start + len(ids) - 1, block i at i * block_tokens
+    draw: Draw | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    items: tuple[WorkItem, ...]
+    ended: tuple[int, ...] = ()  # sequences that will not come again: the runner drops what it keeps for them
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The drawn id; `logprob` and `top` from the raw scores where asked for."""
+
+    id: int
+    logprob: float = 0.0
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """In the order of the plan's items: the drawn id, None where nothing was to be drawn, or the fault of that item."""
+
+    drawn: tuple[Drawn | None | Exception, ...]
+    seconds: float
+
+
+class Runner(Protocol):
+    """Computes steps. All methods but `view` and `layout` run in the engine thread only."""
+
+    @property
+    def layout(self) -> KvLayout: ...
+
+    def warm_up(self) -> None:
+        """Compile and touch everything a live request could need."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step. KV of every item's new positions is in the pool's blocks when this returns."""
+
+    def view(self, block: int) -> memoryview:
+        """The bytes of one pool block (writable): any thread; the ledger and pins say when it may be touched."""
+
+    def close(self) -> None: ...
+
+
+def needs_history(params: SamplingParams) -> bool:
+    """Whether drawing under `params` reads earlier ids."""
+    return bool(
+        params.repetition_penalty != 1.0
+        or params.presence_penalty
+        or params.frequency_penalty
+        or params.grammar
+    )
+
+
+def ids_of(history: Sequence[int], params: SamplingParams) -> tuple[int, ...]:
+    """The history to put into a `Draw`."""
+    return tuple(history) if needs_history(params) else ()
