@@ -99,11 +99,15 @@ class Context:
         model = self.model
         query = self._rotated(hidden, name, "q", model.heads, positions)
         new_key = self._rotated(hidden, name, "k", model.kv_heads, positions)
-        new_value = model.project(hidden, f"{name}.v_proj").unflatten(-1, (model.kv_heads, -1)).transpose(0, 1)
+        new_value = (
+            model.project(hidden, f"{name}.v_proj").unflatten(-1, (model.kv_heads, -1)).transpose(0, 1)
+        )
         key = torch.cat([self.cache[layer][0], new_key], 1)
         value = torch.cat([self.cache[layer][1], new_value], 1)
         self.cache[layer] = (key, value)
-        grouped = query.unflatten(0, (model.kv_heads, -1))  # (kv_heads, group, n, head_dim)
+        grouped = query.reshape(
+            model.kv_heads, -1, len(hidden), model.head_dim
+        )  # (kv_heads, group, n, head_dim)
         scores = grouped @ key.unsqueeze(1).transpose(-1, -2) / model.head_dim**0.5
         unseen = torch.arange(key.shape[1]) > positions[:, None]
         mixed = scores.masked_fill(unseen, float("-inf")).softmax(-1) @ value.unsqueeze(1)
@@ -111,7 +115,7 @@ class Context:
 
     def _rotated(self, hidden: Tensor, name: str, which: str, heads: int, positions: Tensor) -> Tensor:
         """Queries or keys as (heads, n, head_dim), normed where the model does so, rotated by position."""
-        states = self.model.project(hidden, f"{name}.{which}_proj").unflatten(-1, (heads, -1))
+        states = self.model.project(hidden, f"{name}.{which}_proj").view(len(hidden), heads, -1)
         if f"{name}.{which}_norm.weight" in self.model.weights:
             states = self.model.norm(states, f"{name}.{which}_norm")
         angles = positions[:, None].float() * self.model.frequencies
