@@ -97,18 +97,14 @@ class Context:
 
     def _attention(self, layer: int, name: str, hidden: Tensor, positions: Tensor) -> Tensor:
         model = self.model
-        query = self._rotated(hidden, name, "q", model.heads, positions)
+        rows, shape = len(hidden), (model.kv_heads, -1, len(hidden), model.head_dim)
+        query = self._rotated(hidden, name, "q", model.heads, positions).reshape(shape)  # groups of heads
         new_key = self._rotated(hidden, name, "k", model.kv_heads, positions)
-        new_value = (
-            model.project(hidden, f"{name}.v_proj").unflatten(-1, (model.kv_heads, -1)).transpose(0, 1)
-        )
+        new_value = model.project(hidden, f"{name}.v_proj").view(rows, model.kv_heads, -1).transpose(0, 1)
         key = torch.cat([self.cache[layer][0], new_key], 1)
         value = torch.cat([self.cache[layer][1], new_value], 1)
         self.cache[layer] = (key, value)
-        grouped = query.reshape(
-            model.kv_heads, -1, len(hidden), model.head_dim
-        )  # (kv_heads, group, n, head_dim)
-        scores = grouped @ key.unsqueeze(1).transpose(-1, -2) / model.head_dim**0.5
+        scores = query @ key.unsqueeze(1).transpose(-1, -2) / model.head_dim**0.5
         unseen = torch.arange(key.shape[1]) > positions[:, None]
         mixed = scores.masked_fill(unseen, float("-inf")).softmax(-1) @ value.unsqueeze(1)
         return model.project(mixed.flatten(0, 1).transpose(0, 1).flatten(1), f"{name}.o_proj")
