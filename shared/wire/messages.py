@@ -1,8 +1,10 @@
-"""Every message of the mesh, as frozen array-like Structs in one tagged union, and the codec for their headers.
+"""Every message of the mesh, as frozen array-like Structs in one tagged union, and the codec for their
+headers.
 
-Long id lists, hashes and KV bytes are never msgpack: they are the frame's raw payload (`PAYLOAD` says of which kind).
-Fields are only ever added at the end, with defaults. Tags are never used twice. Times are *remaining* milliseconds,
-written when the frame meets the socket. This module knows nothing of sockets, clocks or engines.
+Long id lists, hashes and KV bytes are never msgpack: they are the frame's raw payload (`PAYLOAD` says of
+which kind). Fields are only ever added at the end, with defaults. Tags are never used twice. Times are
+*remaining* milliseconds, written when the frame meets the socket. This module knows nothing of sockets,
+clocks or engines.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     top: tuple[tuple[int, float], ...] = ()  # (id, logprob), best first
 
 
-# --- link ---------------------------------------------------------------------------------------------------------------
+# --- link ---------------------------------------------------------------------------------------------------
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -168,7 +170,7 @@ class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag=7):
     reason: str
 
 
-# --- mesh ---------------------------------------------------------------------------------------------------------------
+# --- mesh ---------------------------------------------------------------------------------------------------
 
 
 class Announce(msgspec.Struct, frozen=True, array_like=True, tag=10):
@@ -209,7 +211,8 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 class KvEvents(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """Change of a pool's published blocks. Payload: `stored` then `removed` hashes, 16 bytes each, in order."""
+    """Change of a pool's published blocks. Payload: `stored` then `removed` hashes, 16 bytes each, in
+    order."""
 
     seq: int  # from 1 in an incarnation
     stored: int
@@ -245,11 +248,18 @@ class Flush(msgspec.Struct, frozen=True, array_like=True, tag=17):
     """Router to worker (admin): drop every cached block that nothing uses."""
 
 
-# --- request ------------------------------------------------------------------------------------------------------------
+class Peers(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """Router to worker: all workers it knows, so that one that joined later is dialled for KV."""
+
+    nodes: tuple[tuple[str, Role, str, str], ...]  # (node, role, datacenter, host:port)
+
+
+# --- request ------------------------------------------------------------------------------------------------
 
 
 class Admit(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """Router to a decoder. Payload: ids, u32 little-endian. Again for the same rid: resume (old ticket is gone)."""
+    """Router to a decoder. Payload: ids, u32 little-endian. Again for the same rid: resume (old ticket is
+    gone)."""
 
     rid: Rid
     term: int
@@ -298,7 +308,8 @@ class Prefill(msgspec.Struct, frozen=True, array_like=True, tag=23):
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True, tag=24):
-    """Router to a sender (P, or a decoder that holds the blocks): where to send. Again with the same ticket: new class.
+    """Router to a sender (P, or a decoder that holds the blocks): where to send. Again with the same
+    ticket: new class.
 
     Payload: chain hashes of blocks [0, upto), 16 bytes each, or empty where the sender holds `rid` itself.
     """
@@ -368,14 +379,15 @@ class Resume(msgspec.Struct, frozen=True, array_like=True, tag=30):
 
 
 class Release(msgspec.Struct, frozen=True, array_like=True, tag=31):
-    """Ends the receiver's part in `rid` up to `term`. `align`: the open transfer goes on as an alignment (prompt only)."""
+    """Ends the receiver's part in `rid` up to `term`. `align`: the open transfer goes on as an alignment
+    (prompt only)."""
 
     rid: Rid
     term: int
     align: bool = False
 
 
-# --- KV -----------------------------------------------------------------------------------------------------------------
+# --- KV -----------------------------------------------------------------------------------------------------
 
 
 class KvChunk(msgspec.Struct, frozen=True, array_like=True, tag=40):
@@ -401,7 +413,9 @@ class Have(msgspec.Struct, frozen=True, array_like=True, tag=41):
     rid: Rid
     published: int = 0  # leading blocks published at the receiver
     ranges: tuple[tuple[int, int, int], ...] = ()
-    needs: tuple[tuple[int, int], ...] = ()  # block ranges [first, end) to send that the Attach had left out or that were damaged
+    needs: tuple[
+        tuple[int, int], ...
+    ] = ()  # block ranges [first, end) to send that the Attach had left out or that were damaged
     complete: bool = False
     gone: bool = False
 
@@ -415,7 +429,8 @@ class Missing(msgspec.Struct, frozen=True, array_like=True, tag=42):
 
 
 class First(msgspec.Struct, frozen=True, array_like=True, tag=43):
-    """P to an attached RLD: the first ids, so that its run can begin at `start` without a trip to the router."""
+    """P to an attached RLD: the first ids, so that its run can begin at `start` without a trip to the
+    router."""
 
     ticket: bytes
     rid: Rid
@@ -425,9 +440,20 @@ class First(msgspec.Struct, frozen=True, array_like=True, tag=43):
 
 
 Link = Hello | Welcome | Proof | Reject | Ping | Pong | Goodbye
-Mesh = Announce | LoadReport | KvEvents | SnapshotRequest | Snapshot | Drain | LineShare | Flush
+Mesh = Announce | LoadReport | KvEvents | SnapshotRequest | Snapshot | Drain | LineShare | Flush | Peers
 Request = (
-    Admit | Admitted | Refused | Prefill | Attach | Feed | CaughtUp | TokensOut | Finished | Failed | Resume | Release
+    Admit
+    | Admitted
+    | Refused
+    | Prefill
+    | Attach
+    | Feed
+    | CaughtUp
+    | TokensOut
+    | Finished
+    | Failed
+    | Resume
+    | Release
 )
 Kv = KvChunk | Have | Missing | First
 Message = Link | Mesh | Request | Kv

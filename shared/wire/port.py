@@ -1,7 +1,8 @@
 """The two faces between a service's pure core and the transport.
 
-A core is a state machine: the transport calls it in the loop thread with the time and an event; it never blocks,
-never raises for bad input, and leaves what it wants done in its outbox, which the caller performs at once after.
+A core is a state machine: the transport calls it in the loop thread with the time and an event; it never
+blocks, never raises for bad input, and leaves what it wants done in its outbox, which the caller performs
+at once after.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class PeerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Instruction: a control message to a node. Dropped (and counted) where no session exists: the core is told of
-    sessions that open and end, and never counts on a message to a node that it was told is lost."""
+    """Instruction: a control message to a node. Dropped (and counted) where no session exists: the core is
+    told of sessions that open and end, and never counts on a message to a node that it was told is lost."""
 
     node: str
     message: Message
@@ -40,12 +41,23 @@ class WakeBulk:
     node: str
 
 
-Instruction = Send | WakeBulk
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Instruction: keep a session to this node, which listens at host:port (a no-op where one is kept)."""
+
+    node: str
+    role: Role
+    datacenter: str
+    address: str
+
+
+Instruction = Send | WakeBulk | Dial
 
 
 @dataclass(slots=True)
 class OutChunk:
-    """One chunk to write. `data` views pool memory: `chunk_written(key)` is called once nothing refers to it any more."""
+    """One chunk to write. `data` views pool memory: `chunk_written(key)` is called once nothing refers to
+    it any more."""
 
     header: KvChunk
     data: memoryview
@@ -59,7 +71,8 @@ class ControlCore(Protocol):
         """A session has opened (first connection of this pair of incarnations)."""
 
     def on_resumed(self, now: float, node: str) -> None:
-        """A live session has a new bulk or control connection after a break: in-flight bulk bytes may be lost."""
+        """A live session has a new bulk or control connection after a break: in-flight bulk bytes may be
+        lost."""
 
     def on_suspect(self, now: float, node: str, suspect: bool) -> None:
         """No sign of life for `suspect_after`, or one again."""
@@ -82,8 +95,8 @@ class BulkCore(ControlCore, Protocol):
     """What a core that sends and receives KV offers beside."""
 
     def chunk_buffer(self, node: str, chunk: KvChunk) -> memoryview | None:
-        """Block memory for exactly this chunk's decoded bytes, or None: receive into scratch. Held no longer than until
-        the matching `on_chunk`, or the connection's end."""
+        """Block memory for exactly this chunk's decoded bytes, or None: receive into scratch. Held no
+        longer than until the matching `on_chunk`, or the connection's end."""
 
     def on_chunk(self, now: float, node: str, chunk: KvChunk, data: memoryview, in_place: bool) -> None:
         """A whole chunk is here and decoded: in the block (`in_place`) or in scratch. Not yet verified."""

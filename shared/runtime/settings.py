@@ -1,0 +1,190 @@
+"""The sections of `mesh.toml` as frozen Structs: one file for the whole mesh, each process picks its node.
+
+Knows nothing of files: `mesh_file` reads and checks. Behaviour's tunables are `shared.policy.config`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from shared.errors import ConfigError
+from shared.policy.config import LinePolicy, LinkPolicy, RouterPolicy, WorkerPolicy
+
+RoleName = Literal["router", "prefill", "relay", "main_decode"]
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[model]: what all workers of this mesh serve."""
+
+    path: str
+    """Hugging Face directory of the model; `~` is the user's home."""
+    name: str = ""
+    """Name served to clients; the directory's name when empty."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Type of weights, activations and KV."""
+    block_tokens: int = 32
+    """Tokens per KV block; one value per mesh."""
+    max_context: int = 0
+    """Tokens of prompt and output together; 0: the model's own limit."""
+    engine: Literal["torch", "synthetic"] = "torch"
+    """`synthetic` is a timing model without weights: for tests of the mesh itself."""
+
+
+class SyntheticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[synthetic]: the timing of the synthetic engine."""
+
+    block_bytes: int = 65536
+    """Bytes of one KV block."""
+    prefill_tokens_per_second: float = 20_000.0
+    """New tokens per second in a step."""
+    step_ms: float = 5.0
+    """Milliseconds a step takes beside its tokens."""
+
+
+class DatacenterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[[datacenters]]"""
+
+    name: str
+
+
+class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[[nodes]]: one process."""
+
+    name: str
+    role: RoleName
+    datacenter: str
+    listen: str
+    """host:port for mesh connections; port 0 takes a free one."""
+    address: str = ""
+    """host:port under which others reach `listen`; `listen` itself when empty."""
+    http: str = ""
+    """host:port for clients (router), or for /metrics, /health and /ready (workers); empty: none."""
+    pool_blocks: int = 512
+    """KV blocks of a worker's pool."""
+    threads: int = 0
+    """CPU threads of the engine; 0: torch's choice."""
+    device: str = "cpu"
+    """`cpu` or `cuda` (with an index: `cuda:1`)."""
+    slowdown: float = 1.0
+    """Synthetic engine only: factor on its times."""
+
+
+class LineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[[lines]]: what joins two datacenters. Where none is named, a pair of datacenters has no rate limit."""
+
+    name: str
+    between: tuple[str, str]
+    """The two datacenters."""
+    rate_mbit: float = 0.0
+    """Cap in Mbit/s, each direction; 0: none."""
+    rtt_ms: float = 0.0
+    """Round trip in milliseconds, as the router's first guess; it measures its own."""
+    bulk_connections: int = 0
+    """Bulk connections per pair of workers across it; 0: [policy.link]'s."""
+    congestion: str = ""
+    """TCP congestion control by name (`bbr`); empty: the kernel's default."""
+    dscp: int = 0
+    """Differentiated services code point of its packets, 0-63."""
+
+
+class RouteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[[routes]]: where a node's address differs as seen from one datacenter (a proxy, a NAT)."""
+
+    source: str
+    """Datacenter or node that dials."""
+    target: str
+    """Node that is dialled."""
+    address: str
+    """host:port to dial instead."""
+
+
+class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[security]: without a key or certificates a service binds to loopback only."""
+
+    key_file: str = ""
+    """File with the key all nodes share (at least 16 bytes)."""
+    tls_cert: str = ""
+    """PEM certificate chain of this node; with it every mesh connection is mutual TLS 1.3."""
+    tls_key: str = ""
+    """PEM private key of `tls_cert`."""
+    tls_ca: str = ""
+    """PEM certificates that peers must be signed by."""
+
+
+class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[http]: the router's front door."""
+
+    api_keys_file: str = ""
+    """File with one `tenant key` pair a line; empty: no key is asked for (loopback only)."""
+    admin_key_file: str = ""
+    """File with the key of the admin endpoints; empty: they are not served."""
+    max_body: int = 16 << 20
+    """Bytes of a request body at most."""
+    keep_alive: float = 10.0
+    """Seconds of silence on a stream until a comment line is sent."""
+    splice: bool = True
+    """Whether generated ids are spliced back in where their text returns."""
+
+
+class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[logs]"""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "pretty"] = "auto"
+    """`auto`: pretty on a terminal, JSON elsewhere."""
+
+
+class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[policy.*]"""
+
+    link: LinkPolicy = LinkPolicy()
+    line: LinePolicy = LinePolicy()
+    worker: WorkerPolicy = WorkerPolicy()
+    router: RouterPolicy = RouterPolicy()
+
+
+class MeshConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole file."""
+
+    model: ModelConfig
+    datacenters: tuple[DatacenterConfig, ...]
+    nodes: tuple[NodeConfig, ...]
+    lines: tuple[LineConfig, ...] = ()
+    routes: tuple[RouteConfig, ...] = ()
+    policy: PolicyConfig = PolicyConfig()
+    synthetic: SyntheticConfig = SyntheticConfig()
+    security: SecurityConfig = SecurityConfig()
+    http: HttpConfig = HttpConfig()
+    logs: LogConfig = LogConfig()
+
+    def node(self, name: str) -> NodeConfig:
+        """The node called `name`. Raises ConfigError naming those there are."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        known = ", ".join(node.name for node in self.nodes)
+        raise ConfigError("nodes", f"there is no node {name!r}; this file names {known}")
+
+    def line_between(self, one: str, other: str) -> LineConfig | None:
+        """The line that joins two datacenters, in either order; None within one, or where none is named."""
+        for line in self.lines:
+            if set(line.between) == {one, other}:
+                return line
+        return None
+
+    def address_of(self, target: NodeConfig, source: NodeConfig) -> tuple[str, int]:
+        """(host, port) that `source` dials to reach `target`."""
+        for route in self.routes:
+            if route.target == target.name and route.source in (source.name, source.datacenter):
+                return split_address(route.address, "routes")
+        return split_address(target.address or target.listen, f"nodes.{target.name}")
+
+
+def split_address(text: str, path: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` apart. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(path, f"{text!r} is no host:port (port 0-65535)")
+    return host.strip("[]"), int(port)
