@@ -1,7 +1,7 @@
 """The one tree of errors. Each class carries the code that travels on the wire and in HTTP bodies.
 
-`Local` is our bug or our limit, `Remote` is what a peer or a client did. The edges (HTTP, connection, engine thread)
-map a class to a status once; nothing else looks at codes.
+`Local` is our bug or our limit, `Remote` is what a peer or a client did. The edges (HTTP, connection,
+engine thread) map a class to a status once; nothing else looks at codes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Remote(MeshError):
     code: ClassVar[str] = "remote"
 
 
-# --- local ------------------------------------------------------------------------------------------------------------
+# --- local --------------------------------------------------------------------------------------------------
 
 
 class ConfigError(Local):
@@ -64,7 +64,7 @@ class NanLogits(Local):
     code: ClassVar[str] = "nan"
 
 
-# --- remote: peers ----------------------------------------------------------------------------------------------------
+# --- remote: peers ------------------------------------------------------------------------------------------
 
 
 class ProtocolError(Remote):
@@ -138,7 +138,7 @@ class BadChunk(Remote):
     code: ClassVar[str] = "bad_chunk"
 
 
-# --- remote: clients --------------------------------------------------------------------------------------------------
+# --- remote: clients ----------------------------------------------------------------------------------------
 
 
 class ApiError(Remote):

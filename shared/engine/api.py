@@ -1,8 +1,8 @@
 """The seam between the loop thread, which decides, and the engine thread, which computes. No torch here.
 
-Once a step the loop thread makes a `StepPlan`; a `Runner` executes it in the engine thread and returns a `StepResult`;
-the loop thread applies it. A plan's blocks stay pinned until its result is applied, so nothing that a running step
-reads or writes can be given to another sequence.
+Once a step the loop thread makes a `StepPlan`; a `Runner` executes it in the engine thread and returns a
+`StepResult`; the loop thread applies it. A plan's blocks stay pinned until its result is applied, so
+nothing that a running step reads or writes can be given to another sequence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from shared.kv.layout import KvLayout
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The engine's own copy of the wire's `Sampling` (same names and meaning), so that it needs no wire import."""
+    """The engine's own copy of the wire's `Sampling` (same names and meaning), so that it needs no wire
+    import."""
 
     max_pos: int
     seed: int
@@ -37,9 +38,9 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What to draw after an item's last new token: the id at absolute position `len(history)`."""
+    """What to draw after an item's last new token: the id at absolute position `position`."""
 
-    history: tuple[int, ...]  # all ids before the drawn one; () where `params` needs none of them (see needs_history)
+    history: tuple[int, ...]  # all `position` ids before the drawn one; () unless `needs_history(params)`
     position: int
     prompt_len: int
     params: SamplingParams
@@ -52,7 +53,7 @@ class WorkItem:
     seq: int  # the engine's own number of the sequence, never reused
     start: int
     ids: tuple[int, ...]
-    blocks: tuple[int, ...]  # pool blocks holding positions 0 .. start + len(ids) - 1, block i at i * block_tokens
+    blocks: tuple[int, ...]  # pool blocks of positions 0 .. start + len(ids) - 1, in order
     draw: Draw | None = None
 
 
@@ -73,9 +74,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """In the order of the plan's items: the drawn id, None where nothing was to be drawn, or the fault of that item."""
+    """In the order of the plan's items: the drawn id, None where nothing was to be drawn, or the fault of
+    that item."""
 
-    drawn: tuple[Drawn | None | Exception, ...]
+    drawn: tuple[Drawn | Exception | None, ...]
     seconds: float
 
 
@@ -92,7 +94,8 @@ class Runner(Protocol):
         """Run one step. KV of every item's new positions is in the pool's blocks when this returns."""
 
     def view(self, block: int) -> memoryview:
-        """The bytes of one pool block (writable): any thread; the ledger and pins say when it may be touched."""
+        """The bytes of one pool block (writable): any thread; the ledger and pins say when it may be
+        touched."""
 
     def close(self) -> None: ...
 

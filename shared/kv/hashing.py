@@ -1,7 +1,8 @@
 """The only hasher of token blocks. A block is shared only under an equal chain hash (I5).
 
-The chain's root holds model fingerprint, KV layout and the tenant's salt; each full block's hash covers its parent's
-hash and its ids, so that equal hashes mean equal whole prefixes. The partial last block has no hash.
+The chain's root holds model fingerprint, KV layout and the tenant's salt; each full block's hash covers its
+parent's hash and its ids, so that equal hashes mean equal whole prefixes. The partial last block has no
+hash.
 """
 
 from __future__ import annotations

@@ -54,11 +54,12 @@ class KvLayout(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """Readable form, for refusals."""
-        parts = [f"block_tokens={self.block_tokens}"]
-        for group in self.groups:
-            for part in group.components:
-                parts.append(f"{group.kind}:{group.layers}x{part.name}{list(part.shape)}:{part.dtype}")
-        return " ".join(parts)
+        parts = (
+            f"{group.kind}:{group.layers}x{part.name}{list(part.shape)}:{part.dtype}"
+            for group in self.groups
+            for part in group.components
+        )
+        return " ".join((f"block_tokens={self.block_tokens}", *parts))
 
 
 def full_attention(

@@ -1,4 +1,5 @@
-"""Every tunable of the mesh's behaviour, as frozen Structs that `mesh.toml` decodes into ([policy.link] and so on).
+"""Every tunable of the mesh's behaviour, as frozen Structs that `mesh.toml` decodes into ([policy.link] and
+so on).
 
 Each field's docstring gives its unit. The pure code that reads a Struct takes it through its constructor.
 """
@@ -22,7 +23,8 @@ class LinkPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     resend_bytes: int = 8 << 20
     """Bytes of unacknowledged control frames kept for a reconnect; more ends the session."""
     bulk_stall: float = 5.0
-    """Seconds that written bulk bytes may stay unacknowledged while control answers, before bulk is reconnected."""
+    """Seconds that written bulk bytes may stay unacknowledged while control answers, before bulk is
+    reconnected."""
     reconnect_first: float = 0.05
     """Seconds before the first attempt to dial again; doubles up to `reconnect_most`."""
     reconnect_most: float = 2.0
