@@ -1,0 +1,1 @@
+"""A line that behaves like a WAN, on one machine."""
