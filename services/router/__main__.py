@@ -1,0 +1,9 @@
+"""`python -m services.router --config mesh.toml --node NAME`"""
+
+import sys
+
+from services.router.service import make
+from shared.runtime.command import service_main
+
+if __name__ == "__main__":
+    sys.exit(service_main("router", make))
