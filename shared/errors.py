@@ -40,6 +40,12 @@ class ConfigError(Local):
         self.path = path
 
 
+class StartFailed(Local):
+    """A node of the mesh did not come up: names it and shows the end of its log."""
+
+    code: ClassVar[str] = "start_failed"
+
+
 class InvariantBroken(Local):
     """State that cannot be: a bug here. Never caught to go on."""
 
