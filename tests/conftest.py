@@ -1,0 +1,21 @@
+"""What holds for every test: one quiet thread for torch, and the development model as a fixture."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_configure() -> None:
+    """Before torch is imported: threads that spin while they wait would starve the other test processes."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def model_directory() -> Path:
+    """The development model's Hugging Face directory (for tests marked `model`)."""
+    from scripts.model_cache import model_dir
+
+    return model_dir()
