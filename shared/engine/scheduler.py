@@ -1,0 +1,70 @@
+"""Which sequences take part in the next step, and with how many new tokens. Numbers only: no pool, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from shared.engine.sequence import Goal, Sequence
+from shared.policy.config import WorkerPolicy
+
+FAIR_TURN = 4
+"""Every so many steps, extends are served strictly by age, so that no priority can wait for ever."""
+
+
+class Scheduler:
+    """Decodes first, then extends by priority, FIFO within, packed until the step's tokens are used up."""
+
+    def __init__(self, policy: WorkerPolicy, block_tokens: int) -> None:
+        self._policy = policy
+        self._block_tokens = block_tokens
+        self._turn = 0
+
+    def starts(self, running: int, waiting: Iterable[Sequence]) -> list[Sequence]:
+        """The waiting sequences that get the places left free by `running` ones."""
+        room = self._policy.max_running - running
+        return sorted(waiting, key=_urgency)[: max(room, 0)]
+
+    def pick(
+        self, running: Iterable[Sequence], fit: Callable[[Sequence, int], int]
+    ) -> list[tuple[Sequence, int]]:
+        """(sequence, new tokens) of the next step. `fit` makes room for n new tokens and returns how many fit.
+
+        While a sequence decodes, the new tokens of a step are at most `token_budget`, decodes included, but extends
+        keep at least a block's worth; alone, extends get `max_chunk_tokens`. What one leaves is given to the next.
+        """
+        decodes: list[Sequence] = []
+        extends: list[Sequence] = []
+        for sequence in running:
+            (decodes if sequence.decodes else extends).append(sequence)
+        decodes.sort(key=_age)
+        picked = [(sequence, 1) for sequence in decodes if fit(sequence, 1)]
+        room = self._room(len(picked))
+        for sequence in self._ordered(extends):
+            if not room:
+                break
+            n = fit(sequence, room)
+            if n:
+                picked.append((sequence, n))
+                room -= n
+        return picked
+
+    def _room(self, decoding: int) -> int:
+        if not decoding:
+            return self._policy.max_chunk_tokens
+        budget = self._policy.token_budget
+        return max(budget - decoding, min(budget, self._block_tokens))
+
+    def _ordered(self, extends: list[Sequence]) -> list[Sequence]:
+        if len(extends) < 2:
+            return extends
+        self._turn = (self._turn + 1) % FAIR_TURN
+        return sorted(extends, key=_age if self._turn == 0 else _urgency)
+
+
+def _age(sequence: Sequence) -> int:
+    return sequence.number
+
+
+def _urgency(sequence: Sequence) -> tuple[int, bool, int]:
+    # An owner or a prefill keeps a client waiting; a standby's extend does not.
+    return (sequence.priority, sequence.goal is Goal.EXTEND, sequence.number)
