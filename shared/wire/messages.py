@@ -10,16 +10,22 @@ clocks or engines.
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, get_args
 
 import msgspec
+
+Nat = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]  # never negative, never NaN
+Name = Annotated[str, msgspec.Meta(max_length=255)]
+Bytes16 = Annotated[bytes, msgspec.Meta(max_length=16)]  # a ticket, a digest or a nonce, or b""
+Proof32 = Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class Rid(NamedTuple):
     """Name of a request: made by a router, never by a client."""
 
-    incarnation: int  # the router's, 64 bits
-    counter: int  # per incarnation, from 1
+    incarnation: Nat  # the router's, 64 bits
+    counter: Nat  # per incarnation, from 1
 
 
 class Role(enum.StrEnum):
@@ -80,19 +86,19 @@ class RefuseReason(enum.StrEnum):
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """How ids are drawn. With (ids, prompt_len) it is all a decoder needs to go on with a request (I4)."""
 
-    max_pos: int  # absolute length at which the request ends: prompt_len + max_tokens
-    seed: int  # 64 bits; the router draws one when the client gives none
-    choice: int = 0  # index of this choice of n
-    temperature: float = 1.0  # 0: greedy
-    top_k: int = 0  # 0: off
-    top_p: float = 1.0
-    min_p: float = 0.0
+    max_pos: Nat  # absolute length at which the request ends: prompt_len + max_tokens
+    seed: Nat  # 64 bits; the router draws one when the client gives none
+    choice: Nat = 0  # index of this choice of n
+    temperature: Amount = 1.0  # 0: greedy
+    top_k: Nat = 0  # 0: off
+    top_p: Amount = 1.0
+    min_p: Amount = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
-    min_tokens: int = 0  # stop ids cannot be drawn before this many output ids
-    stop_ids: tuple[int, ...] = ()  # every id that ends the request, eos included (unless ignore_eos)
+    min_tokens: Nat = 0  # stop ids cannot be drawn before this many output ids
+    stop_ids: tuple[Nat, ...] = ()  # every id that ends the request, eos included (unless ignore_eos)
     logprobs: int = -1  # -1: none; 0: the drawn id's; k: the k best beside it
     grammar: str = ""  # "": none; else a serialised grammar, replayed over the log by each owner
 
@@ -110,43 +116,45 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """First frame of the dialling side on each connection."""
 
-    min_version: int
-    max_version: int
-    node: str
+    min_version: Nat
+    max_version: Nat
+    node: Name
     role: Role
-    datacenter: str
-    incarnation: int
-    peer_incarnation: int  # last known of the other side; 0: unknown
-    last_seq: int  # last control seq received in this session; 0: none
-    bulk: int  # 0: control connection; k >= 1: k-th bulk connection
+    datacenter: Name
+    incarnation: Nat
+    peer_incarnation: Nat  # last known of the other side; 0: unknown
+    last_seq: Nat  # last control seq received in this session; 0: none
+    bulk: Nat  # 0: control connection; k >= 1: k-th bulk connection
     fingerprint: str  # weights + tokenizer + template; "" from a router
     template: str  # tokenizer + template part of the fingerprint
-    layout: bytes  # digest of the KV layout; b"" from a router
-    nonce: bytes  # 16 random bytes for the key challenge
+    layout: Bytes16  # digest of the KV layout; b"" from a router
+    nonce: Bytes16  # 16 random bytes for the key challenge
     layout_text: str = ""  # readable form, for refusals
+    session: Nat = 0  # number of the session to go on with; 0: none
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Answer of the listening side; `proof` shows that it holds the shared key."""
 
-    version: int
-    node: str
+    version: Nat
+    node: Name
     role: Role
-    datacenter: str
-    incarnation: int
-    last_seq: int
+    datacenter: Name
+    incarnation: Nat
+    last_seq: Nat
     fingerprint: str
     template: str
-    layout: bytes
-    nonce: bytes
-    proof: bytes  # HMAC over the dialler's nonce; b"" without a key
+    layout: Bytes16
+    nonce: Bytes16
+    proof: Proof32  # HMAC over the Hello and this side's nonce; b"" without a key
     layout_text: str = ""
+    session: Nat = 0  # the session in force: the Hello's where it goes on, else a new number
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The dialler's answer to the Welcome's nonce; ends the handshake."""
 
-    proof: bytes
+    proof: Proof32
 
 
 class Reject(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -157,11 +165,11 @@ class Reject(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    stamp: int  # opaque, echoed: the sender's own microseconds
+    stamp: Nat  # opaque, echoed: the sender's own microseconds
 
 
 class Pong(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    stamp: int
+    stamp: Nat
 
 
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -177,36 +185,36 @@ class Announce(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """A worker to each of its routers at session start and on change."""
 
     role: Role
-    model: str  # served name
-    block_tokens: int
-    bytes_per_block: int
-    pool_blocks: int
-    max_context: int  # tokens, prompt and output together
-    max_running: int
+    model: Name  # served name
+    block_tokens: Nat
+    bytes_per_block: Nat
+    pool_blocks: Nat
+    max_context: Nat  # tokens, prompt and output together
+    max_running: Nat
     draining: bool
-    kv_address: str  # host:port where other workers reach it for KV
+    kv_address: Name  # host:port where other workers reach it for KV
     peers: tuple[str, ...] = ()  # nodes it has a live KV session with
     fingerprint: str = ""  # of the model: with the layout it roots the block hashes
-    layout: bytes = b""  # digest of the KV layout
+    layout: Bytes16 = b""  # digest of the KV layout
 
 
 class LoadReport(msgspec.Struct, frozen=True, array_like=True, tag=11):
     """Numbers of one worker, sent on change at most every 100 ms, and every second."""
 
-    seq: int
-    running: int
-    queued: int
-    queued_tokens: int  # new tokens still to compute of all admitted prefills and extends
-    free_blocks: int  # free or evictable, less promised
-    promised_blocks: int
-    pinned_blocks: int
-    prefill_rate: float  # tokens/s, measured; 0: no sample yet
-    decode_step_ms: float  # median of recent steps at the present batch; 0: no sample yet
-    unsent_bytes: dict[str, int] = {}  # per line: promised - acknowledged, all transfers
-    smallest_remaining: dict[str, int] = {}  # per line, bytes
-    oldest_age_ms: dict[str, int] = {}  # per line
-    line_rate: dict[str, float] = {}  # per line: the sender's estimate, bytes/s
-    send_pinned_blocks: int = 0
+    seq: Nat
+    running: Nat
+    queued: Nat
+    queued_tokens: Nat  # new tokens still to compute of all admitted prefills and extends
+    free_blocks: Nat  # free or evictable, less promised
+    promised_blocks: Nat
+    pinned_blocks: Nat
+    prefill_rate: Amount  # tokens/s, measured; 0: no sample yet
+    decode_step_ms: Amount  # median of recent steps at the present batch; 0: no sample yet
+    unsent_bytes: dict[str, Nat] = {}  # per line: promised - acknowledged, all transfers
+    smallest_remaining: dict[str, Nat] = {}  # per line, bytes
+    oldest_age_ms: dict[str, Nat] = {}  # per line
+    line_rate: dict[str, Amount] = {}  # per line: the sender's estimate, bytes/s
+    send_pinned_blocks: Nat = 0
     counters: dict[str, float] = {}
 
 
@@ -214,9 +222,9 @@ class KvEvents(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """Change of a pool's published blocks. Payload: `stored` then `removed` hashes, 16 bytes each, in
     order."""
 
-    seq: int  # from 1 in an incarnation
-    stored: int
-    removed: int
+    seq: Nat  # from 1 in an incarnation
+    stored: Nat
+    removed: Nat
     cleared: bool = False  # applied first
 
 
@@ -227,8 +235,8 @@ class SnapshotRequest(msgspec.Struct, frozen=True, array_like=True, tag=13):
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """All published hashes after event `seq`. Payload: 16 bytes each."""
 
-    seq: int
-    count: int
+    seq: Nat
+    count: Nat
 
 
 class Drain(msgspec.Struct, frozen=True, array_like=True, tag=15):
@@ -238,10 +246,10 @@ class Drain(msgspec.Struct, frozen=True, array_like=True, tag=15):
 
 
 class LineShare(msgspec.Struct, frozen=True, array_like=True, tag=16):
-    line: str
-    rate: float  # bytes/s
-    seq: int
-    ttl_ms: int
+    line: Name
+    rate: Amount  # bytes/s
+    seq: Nat
+    ttl_ms: Nat
 
 
 class Flush(msgspec.Struct, frozen=True, array_like=True, tag=17):
@@ -262,12 +270,12 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, tag=20):
     gone)."""
 
     rid: Rid
-    term: int
+    term: Nat
     salt: bytes
     priority: int
-    prompt_len: int
+    prompt_len: Nat
     sampling: Sampling
-    remaining_ms: int
+    remaining_ms: Nat
     purpose: Purpose = Purpose.SERVE
     parked: bool = False  # singular: the ticket starts in class PARKED
     trace: str = ""
@@ -275,22 +283,22 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, tag=20):
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True, tag=21):
     rid: Rid
-    term: int  # echoes Admit
-    ticket: bytes  # 16 random bytes; b"": nothing is missing, complete at once
-    have: int  # leading blocks published here
-    expected: int  # further blocks on their way under another ticket
-    upto: int  # full blocks of the ids
-    last_hash: bytes  # chain hash of block upto - 1
-    incarnation: int
+    term: Nat  # echoes Admit
+    ticket: Bytes16  # 16 random bytes; b"": nothing is missing, complete at once
+    have: Nat  # leading blocks published here
+    expected: Nat  # further blocks on their way under another ticket
+    upto: Nat  # full blocks of the ids
+    last_hash: Bytes16  # chain hash of block upto - 1
+    incarnation: Nat
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=22):
     """Admit or Prefill refused: nothing is kept."""
 
     rid: Rid
-    term: int
+    term: Nat
     reason: RefuseReason
-    retry_after_ms: int
+    retry_after_ms: Nat
     detail: str = ""
 
 
@@ -298,12 +306,12 @@ class Prefill(msgspec.Struct, frozen=True, array_like=True, tag=23):
     """Router to P. Payload: ids. P computes them, emits one id at len(ids), then only sends."""
 
     rid: Rid
-    term: int
+    term: Nat
     salt: bytes
     priority: int
-    prompt_len: int
+    prompt_len: Nat
     sampling: Sampling
-    remaining_ms: int
+    remaining_ms: Nat
     trace: str = ""
 
 
@@ -315,13 +323,13 @@ class Attach(msgspec.Struct, frozen=True, array_like=True, tag=24):
     """
 
     rid: Rid
-    target: str  # node
-    incarnation: int  # of the target
-    ticket: bytes
-    have: int
-    expected: int
-    upto: int
-    last_hash: bytes
+    target: Name  # node
+    incarnation: Nat  # of the target
+    ticket: Bytes16
+    have: Nat
+    expected: Nat
+    upto: Nat
+    last_hash: Bytes16
     cls: TransferClass
 
 
@@ -329,22 +337,22 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, tag=25):
     """Router to a decoder: the log from absolute position `start`. Payload: ids."""
 
     rid: Rid
-    term: int
-    start: int
+    term: Nat
+    start: Nat
     do: Do
 
 
 class CaughtUp(msgspec.Struct, frozen=True, array_like=True, tag=26):
     rid: Rid
-    term: int  # of the Feed
-    upto: int  # log length that this decoder has extended over
+    term: Nat  # of the Feed
+    upto: Nat  # log length that this decoder has extended over
 
 
 class TokenRow(msgspec.Struct, frozen=True, array_like=True):
     rid: Rid
-    term: int
-    start: int  # absolute position of ids[0]
-    ids: tuple[int, ...]
+    term: Nat
+    start: Nat  # absolute position of ids[0]
+    ids: tuple[Nat, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None  # as long as ids where asked for
 
 
@@ -356,8 +364,8 @@ class TokensOut(msgspec.Struct, frozen=True, array_like=True, tag=27):
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=28):
     rid: Rid
-    term: int
-    at: int  # log length at the end, stop id included
+    term: Nat
+    at: Nat  # log length at the end, stop id included
     reason: FinishReason
 
 
@@ -365,8 +373,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=29):
     """A worker gives its part of a request up; its published blocks stay cached."""
 
     rid: Rid
-    term: int
-    ticket: bytes
+    term: Nat
+    ticket: Bytes16
     reason: FailReason
     detail: str = ""
 
@@ -375,7 +383,7 @@ class Resume(msgspec.Struct, frozen=True, array_like=True, tag=30):
     """Router to the owner: repeat the ids from absolute position `start`."""
 
     rid: Rid
-    start: int
+    start: Nat
 
 
 class Release(msgspec.Struct, frozen=True, array_like=True, tag=31):
@@ -383,7 +391,7 @@ class Release(msgspec.Struct, frozen=True, array_like=True, tag=31):
     (prompt only)."""
 
     rid: Rid
-    term: int
+    term: Nat
     align: bool = False
 
 
@@ -393,14 +401,14 @@ class Release(msgspec.Struct, frozen=True, array_like=True, tag=31):
 class KvChunk(msgspec.Struct, frozen=True, array_like=True, tag=40):
     """A byte range of one block. Payload: the (encoded) bytes."""
 
-    ticket: bytes
-    group: int
-    shard: int
-    block: int  # index in the request's chain of blocks, not a pool address
-    offset: int
-    length: int  # of the decoded bytes
-    encoding: int  # 0: as they are
-    checksum: int  # xxh3-64 of the decoded bytes
+    ticket: Bytes16
+    group: Nat
+    shard: Nat
+    block: Nat  # index in the request's chain of blocks, not a pool address
+    offset: Nat
+    length: Nat  # of the decoded bytes
+    encoding: Nat  # 0: as they are
+    checksum: Nat  # xxh3-64 of the decoded bytes
 
 
 class Have(msgspec.Struct, frozen=True, array_like=True, tag=41):
@@ -409,13 +417,12 @@ class Have(msgspec.Struct, frozen=True, array_like=True, tag=41):
     `ranges` are verified byte ranges as (block, first, last + 1), merged, of blocks at or after `published`.
     """
 
-    ticket: bytes
+    ticket: Bytes16
     rid: Rid
-    published: int = 0  # leading blocks published at the receiver
-    ranges: tuple[tuple[int, int, int], ...] = ()
-    needs: tuple[
-        tuple[int, int], ...
-    ] = ()  # block ranges [first, end) to send that the Attach had left out or that were damaged
+    published: Nat = 0  # leading blocks published at the receiver
+    ranges: tuple[tuple[Nat, Nat, Nat], ...] = ()
+    needs: tuple[tuple[Nat, Nat], ...] = ()  # block ranges [first, end) to send that the Attach had left
+    # out, or that were damaged
     complete: bool = False
     gone: bool = False
 
@@ -424,18 +431,18 @@ class Missing(msgspec.Struct, frozen=True, array_like=True, tag=42):
     """Sender to router: blocks of an Attach are not here any more."""
 
     rid: Rid
-    ticket: bytes
-    first_block: int
+    ticket: Bytes16
+    first_block: Nat
 
 
 class First(msgspec.Struct, frozen=True, array_like=True, tag=43):
     """P to an attached RLD: the first ids, so that its run can begin at `start` without a trip to the
     router."""
 
-    ticket: bytes
+    ticket: Bytes16
     rid: Rid
-    start: int
-    ids: tuple[int, ...]
+    start: Nat
+    ids: tuple[Nat, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 
@@ -457,3 +464,4 @@ Request = (
 )
 Kv = KvChunk | Have | Missing | First
 Message = Link | Mesh | Request | Kv
+KINDS: tuple[type[Message], ...] = get_args(Message)
