@@ -1,8 +1,9 @@
-"""The engine's deciding half: sequences in, step plans out, results in, events out. Loop thread only, no torch.
+"""The engine's deciding half: sequences in, step plans out, results in, events out. Loop thread only, no
+torch.
 
-One step at a time: `plan` -> a Runner executes it elsewhere -> `apply`. Between the two, sequences may be added, fed,
-paused and ended; what the running step uses is given back only when it is applied. Never sees KV bytes, sockets or
-requests.
+One step at a time: `plan` -> a Runner executes it elsewhere -> `apply`. Between the two, sequences may be
+added, fed, paused and ended; what the running step uses is given back only when it is applied. Never sees KV
+bytes, sockets or requests.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ from shared.policy.config import WorkerPolicy
 class Engine:
     """Continuous batching of sequences over one pool."""
 
-    def __init__(
-        self, pool: BlockPool, *, block_tokens: int, policy: WorkerPolicy, max_context: int
-    ) -> None:
+    def __init__(self, pool: BlockPool, *, block_tokens: int, policy: WorkerPolicy, max_context: int) -> None:
         self._pool = pool
         self._block_tokens = block_tokens
         self._max_context = max_context
@@ -37,14 +36,14 @@ class Engine:
         self._ended: list[int] = []
         self._flying: StepPlan | None = None
 
-    # --- sequences ----------------------------------------------------------------------------------------------------
+    # --- sequences ------------------------------------------------------------------------------------------
 
     def add(self, spec: SequenceSpec, now: float) -> int:
         """Take a sequence in and return its number (never reused).
 
-        Raises InvalidRequest where the ids are longer than the context. PREFILL takes all its blocks here, under its
-        promise first, and raises OutOfBlocks where they are not to be had. Where it raises, the pins on `spec.blocks`
-        stay the caller's.
+        Raises InvalidRequest where the ids are longer than the context. PREFILL takes all its blocks here,
+        under its promise first, and raises OutOfBlocks where they are not to be had. Where it raises, the
+        pins on `spec.blocks` stay the caller's.
         """
         self._check_spec(spec)
         number = self._next
@@ -83,7 +82,8 @@ class Engine:
         self._settle(sequence)
 
     def end(self, seq: int) -> None:
-        """Give the sequence up: published blocks stay cached, the rest is free, after the running step at the latest.
+        """Give the sequence up: published blocks stay cached, the rest is free, after the running step at the
+        latest.
 
         Idempotent. No event names the sequence afterwards.
         """
@@ -117,12 +117,13 @@ class Engine:
     def stats(self) -> EngineStats:
         return self._meter.stats(self._sequences.values())
 
-    # --- steps --------------------------------------------------------------------------------------------------------
+    # --- steps ----------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None where nothing can be computed until something changes.
 
-        A plan without items carries ended sequences to the runner and lets `apply` tell events that needed no step.
+        A plan without items carries ended sequences to the runner and lets `apply` tell events that needed no
+        step.
         """
         if self._flying is not None:
             raise InvariantBroken("a step is planned while another runs")
@@ -154,7 +155,7 @@ class Engine:
         events, self._events = self._events, []
         return events
 
-    # --- planning -----------------------------------------------------------------------------------------------------
+    # --- planning -------------------------------------------------------------------------------------------
 
     def _running(self) -> list[Sequence]:
         running = [s for s in self._sequences.values() if s.phase is Phase.RUNNING]
@@ -187,9 +188,11 @@ class Engine:
         return 0
 
     def _reopen(self, sequence: Sequence) -> None:
-        """Step back so that the last known id is computed again: its scores are wanted, its KV is there already.
+        """Step back so that the last known id is computed again: its scores are wanted, its KV is there
+        already.
 
-        A full block is shared or announced and is never written again: its tokens come again into a private block.
+        A full block is shared or announced and is never written again: its tokens come again into a private
+        block.
         """
         length = len(sequence.ids)
         if length % self._block_tokens:
@@ -216,7 +219,7 @@ class Engine:
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_tokens)
 
-    # --- results ------------------------------------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------------------
 
     def _advance(self, sequence: Sequence, item: WorkItem, drawn: Drawn | None) -> None:
         sequence.computed = item.start + len(item.ids)
@@ -252,7 +255,8 @@ class Engine:
         sequence.ready = full
 
     def _publish_from(self, sequence: Sequence, first: int, end: int) -> None:
-        # A twin's published block may have been evicted since: this sequence's own copy then stands in for it.
+        # A twin's published block may have been evicted since: this sequence's own copy then stands in for
+        # it.
         while first and self._pool.find(sequence.hashes[first - 1]) is None:
             first -= 1
         for index in range(first, end):
@@ -316,9 +320,7 @@ class Engine:
     def _check_spec(self, spec: SequenceSpec) -> None:
         length = len(spec.ids)
         if not spec.ids or length > self._max_context:
-            raise InvalidRequest(
-                f"{length} token ids do not fit: give 1 to {self._max_context}", "messages"
-            )
+            raise InvalidRequest(f"{length} token ids do not fit: give 1 to {self._max_context}", "messages")
         held = len(spec.blocks)
         if held > len(spec.hashes) or len(spec.hashes) > length // self._block_tokens:
             raise InvariantBroken(

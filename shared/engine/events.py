@@ -39,7 +39,9 @@ class BlocksReady:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The sequence has reached its end: `at` is its length, the stop id included. It keeps its blocks until `end`."""
+    """The sequence has reached its end: `at` is its length, the stop id included. It keeps its blocks until
+    `end`.
+    """
 
     seq: int
     at: int

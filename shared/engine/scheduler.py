@@ -27,10 +27,12 @@ class Scheduler:
     def pick(
         self, running: Iterable[Sequence], fit: Callable[[Sequence, int], int]
     ) -> list[tuple[Sequence, int]]:
-        """(sequence, new tokens) of the next step. `fit` makes room for n new tokens and returns how many fit.
+        """(sequence, new tokens) of the next step. `fit` makes room for n new tokens and returns how many
+        fit.
 
-        While a sequence decodes, the new tokens of a step are at most `token_budget`, decodes included, but extends
-        keep at least a block's worth; alone, extends get `max_chunk_tokens`. What one leaves is given to the next.
+        While a sequence decodes, the new tokens of a step are at most `token_budget`, decodes included, but
+        extends keep at least a block's worth; alone, extends get `max_chunk_tokens`. What one leaves is given
+        to the next.
         """
         decodes: list[Sequence] = []
         extends: list[Sequence] = []

@@ -104,7 +104,7 @@ class Sequence:
         self._blocks = list(spec.blocks)
         self._table: tuple[int, ...] | None = None
 
-    # --- work ---------------------------------------------------------------------------------------------------------
+    # --- work -----------------------------------------------------------------------------------------------
 
     @property
     def draws(self) -> bool:
@@ -139,7 +139,7 @@ class Sequence:
             raise InvariantBroken(f"sequence {self.number} is {self.phase.value} and cannot {event.value}")
         self.phase = after
 
-    # --- blocks -------------------------------------------------------------------------------------------------------
+    # --- blocks ---------------------------------------------------------------------------------------------
 
     @property
     def blocks(self) -> list[int]:

@@ -1,9 +1,11 @@
-"""In which order cached blocks are given up: least recently used first, and never a block before its children.
+"""In which order cached blocks are given up: least recently used first, and never a block before its
+children.
 
-Blocks are published as chains (a hash covers its whole prefix), so a block without its parent cannot be matched. Only
-published blocks are known here; whether one is pinned is told from outside. A parent counts as used as recently as its
-children were. Blocks whose published children are all pinned are given up only when nothing else is left.
-All operations are O(1), amortised. Knows nothing of reference counts, promises or memory.
+Blocks are published as chains (a hash covers its whole prefix), so a block without its parent cannot be
+matched. Only published blocks are known here; whether one is pinned is told from outside. A parent counts as
+used as recently as its children were. Blocks whose published children are all pinned are given up only when
+nothing else is left. All operations are O(1), amortised. Knows nothing of reference counts, promises or
+memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Who holds which block: reference counts, published hashes, promises, eviction. Pure bookkeeping.
 
-A block is free, private (pinned, no hash yet), published and pinned, or cached (published, no pin: it may be evicted).
-Knows nothing of KV bytes, tickets or sequences. Every method leaves the pool consistent or raises before any change.
+A block is free, private (pinned, no hash yet), published and pinned, or cached (published, no pin: it may be
+evicted). Knows nothing of KV bytes, tickets or sequences. Every method leaves the pool consistent or raises
+before any change.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class BlockPool:
         self._cleared = False
         self._gains = 0
 
-    # --- numbers ------------------------------------------------------------------------------------------------------
+    # --- numbers --------------------------------------------------------------------------------------------
 
     @property
     def total(self) -> int:
@@ -57,7 +58,9 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that may be promised or taken without a promise. Negative only between a pin and the caller's test."""
+        """Blocks that may be promised or taken without a promise. Negative only between a pin and the
+        caller's test.
+        """
         return self.free + self.cached - self._promised_total
 
     @property
@@ -65,7 +68,7 @@ class BlockPool:
         """Grows whenever `available` may have grown: a taker that failed need not try again before."""
         return self._gains
 
-    # --- lookup -------------------------------------------------------------------------------------------------------
+    # --- lookup ---------------------------------------------------------------------------------------------
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         """Blocks of the leading hashes that are published, counted as used now. Pins nothing."""
@@ -96,7 +99,7 @@ class BlockPool:
         """Every published hash, oldest first: what a mirror that replays all events holds."""
         return list(self._by_hash)
 
-    # --- pins ---------------------------------------------------------------------------------------------------------
+    # --- pins -----------------------------------------------------------------------------------------------
 
     def loose(self, blocks: Iterable[int]) -> int:
         """By how much `pin(blocks)` would lower `available`."""
@@ -105,8 +108,8 @@ class BlockPool:
     def pin(self, blocks: Sequence[int]) -> None:
         """One more holder of each block; a cached block can then not be evicted.
 
-        Raises InvariantBroken for a free block. Pinning cached blocks lowers `available`: the caller tests it after
-        and unpins where it does not suffice, or asks `loose` before.
+        Raises InvariantBroken for a free block. Pinning cached blocks lowers `available`: the caller tests it
+        after and unpins where it does not suffice, or asks `loose` before.
         """
         for block in blocks:
             if not self._refs[block] and self._hash[block] is None:
@@ -117,7 +120,9 @@ class BlockPool:
             self._refs[block] += 1
 
     def unpin(self, blocks: Sequence[int]) -> None:
-        """One holder less of each block, given in chain order; the last one leaves it cached or, if private, free."""
+        """One holder less of each block, given in chain order; the last one leaves it cached or, if private,
+        free.
+        """
         for block in blocks:
             if not self._refs[block]:
                 raise InvariantBroken(f"block {block} is unpinned but has no pin")
@@ -134,7 +139,7 @@ class BlockPool:
             else:
                 self._lru.loosen(block)
 
-    # --- promises -----------------------------------------------------------------------------------------------------
+    # --- promises -------------------------------------------------------------------------------------------
 
     def promise(self, key: Hashable, n: int) -> None:
         """Set `n` more blocks aside for `key`. The caller has seen that `available` suffices."""
@@ -163,13 +168,13 @@ class BlockPool:
         self._promised_total -= back
         self._gains += 1
 
-    # --- blocks -------------------------------------------------------------------------------------------------------
+    # --- blocks ---------------------------------------------------------------------------------------------
 
     def take(self, n: int, key: Hashable | None = None) -> list[int]:
         """`n` private blocks with one pin each, their content undefined; spends the promise of `key` first.
 
-        Evicts where no block is free. What exceeds the promise may not touch what is promised to others: raises
-        OutOfBlocks, and takes nothing, where it would.
+        Evicts where no block is free. What exceeds the promise may not touch what is promised to others:
+        raises OutOfBlocks, and takes nothing, where it would.
         """
         if n < 0:
             raise InvariantBroken(f"{n} blocks are taken")
@@ -193,9 +198,9 @@ class BlockPool:
     def publish(self, block: int, hash_: bytes, parent: bytes | None) -> bool:
         """Offer a private block, now full and never written again, to every match under its chain hash.
 
-        `parent` is the hash of the block before it; None: it is the first of its chain. False: an equal hash is
-        already published, and the block stays private. A chain is published from its start; a block whose parent is
-        not published (any more) is kept but cannot be matched until the parent is back.
+        `parent` is the hash of the block before it; None: it is the first of its chain. False: an equal hash
+        is already published, and the block stays private. A chain is published from its start; a block whose
+        parent is not published (any more) is kept but cannot be matched until the parent is back.
         """
         if not self._refs[block]:
             raise InvariantBroken(f"block {block} is published but nobody holds it")
@@ -230,13 +235,13 @@ class BlockPool:
         else:
             self._removed[hash_] = None
 
-    # --- events -------------------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     def drain_events(self) -> tuple[list[bytes], list[bytes], bool]:
         """What changed since the last call: (stored, removed, cleared).
 
-        A mirror that first forgets everything where `cleared`, then adds `stored` and deletes `removed` (no hash is in
-        both) holds exactly `hashes()`.
+        A mirror that first forgets everything where `cleared`, then adds `stored` and deletes `removed` (no
+        hash is in both) holds exactly `hashes()`.
         """
         events = (list(self._stored), list(self._removed), self._cleared)
         self._stored, self._removed, self._cleared = {}, {}, False
@@ -262,7 +267,10 @@ class BlockPool:
                 raise InvariantBroken(f"block {block} is lost: no pin, no hash, not free")
         if len(self._by_hash) != sum(hash_ is not None for hash_ in self._hash):
             raise InvariantBroken("a published hash has no block")
-        if self._promised_total != sum(self._promised.values()) or min(self._promised.values(), default=1) < 1:
+        if (
+            self._promised_total != sum(self._promised.values())
+            or min(self._promised.values(), default=1) < 1
+        ):
             raise InvariantBroken("promises do not add up")
         if self.available < 0:
             raise InvariantBroken(
