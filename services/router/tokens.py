@@ -1,0 +1,155 @@
+"""The model's tokenizer and what its directory says beside: special ids, chat template, context, sampling
+defaults.
+
+Text is tokenized here and nowhere else in the mesh. Knows nothing of HTTP, requests or the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tokenizers
+
+from services.router.detokenizer import text_of
+from services.router.template import ChatTemplate
+from services.router.vocabulary import Vocabulary, read_vocabulary
+from shared.errors import ModelError
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """Encoding and decoding; safe to use from several threads."""
+
+    def __init__(self, inner: tokenizers.Tokenizer, vocabulary: Vocabulary, facts: ModelFacts) -> None:
+        self._inner = inner
+        self.vocabulary = vocabulary
+        self.facts = facts
+        self.piecewise = all(
+            vocabulary.join(self.encode(text)) == text.encode() for text in ("x", " x", "\nx")
+        )
+        """Whether texts may be tokenized apart and joined: false where the tokenizer puts a space before a
+        text."""
+
+    def encode(self, text: str, *, add_special: bool = False) -> list[int]:
+        """Ids of a text. `add_special`: with what the tokenizer puts around a whole prompt (often a bos)."""
+        return list(self._inner.encode(text, add_special_tokens=add_special).ids)
+
+    def encode_aside(self, text: str, *, add_special: bool = False) -> list[int]:
+        """The same without holding the interpreter's lock: for long texts, in a thread."""
+        return list(self._inner.encode_batch_fast([text], add_special_tokens=add_special)[0].ids)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """Text of a run of ids."""
+        return text_of(self.vocabulary, ids, skip_special=skip_special)
+
+    def token(self, token: int) -> str:
+        """How the tokenizer writes one id."""
+        return self._inner.id_to_token(token) or ""
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's directory says beside its weights."""
+
+    vocab_size: int
+    """Ids are below this."""
+    max_context: int
+    """Tokens of prompt and output together."""
+    eos_ids: tuple[int, ...]
+    """Ids that end an answer."""
+    template: ChatTemplate | None
+    """None: the model has no chat template, and chat is refused."""
+    sampling: Mapping[str, float]
+    """Defaults of temperature, top_k, top_p, min_p and repetition_penalty from generation_config.json."""
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """Read tokenizer.json and its companions. Raises ModelError naming the file and what is wrong."""
+    spec = _read(directory / "tokenizer.json")
+    inner = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    inner.no_truncation()
+    inner.no_padding()
+    vocabulary = read_vocabulary(inner.get_vocab(with_added_tokens=True), spec)
+    return Tokenizer(inner, vocabulary, _facts(directory, inner))
+
+
+def _facts(directory: Path, inner: tokenizers.Tokenizer) -> ModelFacts:
+    config = _read(directory / "config.json")
+    settings = _read(directory / "tokenizer_config.json", optional=True)
+    generation = _read(directory / "generation_config.json", optional=True)
+    special = _special_tokens(settings)
+    return ModelFacts(
+        vocab_size=_positive(directory, config, "vocab_size"),
+        max_context=_positive(directory, config, "max_position_embeddings"),
+        eos_ids=_eos_ids(inner, special, generation, config),
+        template=_template(directory, settings, special),
+        sampling={key: float(generation[key]) for key in _SAMPLING if generation.get(key) is not None},
+    )
+
+
+def _read(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    if optional and not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def _positive(directory: Path, config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise ModelError(f"{directory / 'config.json'}: {key} is {value!r}, not a number above 0")
+    return value
+
+
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """bos_token and so on, as text (each is a text or an object with `content`)."""
+    found: dict[str, str] = {}
+    for name in _SPECIAL:
+        value = settings.get(name)
+        if isinstance(value, Mapping):
+            value = value.get("content")
+        if isinstance(value, str):
+            found[name] = value
+    return found
+
+
+def _eos_ids(
+    inner: tokenizers.Tokenizer,
+    special: Mapping[str, str],
+    generation: Mapping[str, Any],
+    config: Mapping[str, Any],
+) -> tuple[int, ...]:
+    """The tokenizer's eos and those of generation_config.json; config.json's where neither names one."""
+    ids: list[int] = []
+    if "eos_token" in special:
+        token = inner.token_to_id(special["eos_token"])
+        ids += [] if token is None else [token]
+    ids += _numbers(generation.get("eos_token_id"))
+    return tuple(dict.fromkeys(ids or _numbers(config.get("eos_token_id"))))
+
+
+def _numbers(value: object) -> list[int]:
+    values: Sequence[object] = value if isinstance(value, list) else [value]
+    return [entry for entry in values if isinstance(entry, int)]
+
+
+def _template(
+    directory: Path, settings: Mapping[str, Any], special: Mapping[str, str]
+) -> ChatTemplate | None:
+    """chat_template.jinja, or `chat_template` of tokenizer_config.json (of several, the one named
+    default)."""
+    file = directory / "chat_template.jinja"
+    if file.exists():
+        return ChatTemplate(file.read_text(encoding="utf-8"), special)
+    source = settings.get("chat_template")
+    if isinstance(source, list):
+        source = {entry.get("name"): entry.get("template") for entry in source}.get("default")
+    return ChatTemplate(source, special) if isinstance(source, str) else None
