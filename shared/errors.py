@@ -58,6 +58,18 @@ class OutOfBlocks(Local):
     code: ClassVar[str] = "out_of_blocks"
 
 
+class Overflow(Local):
+    """More waits for a peer than may be kept: its session ends."""
+
+    code: ClassVar[str] = "overflow"
+
+
+class SessionOver(Local):
+    """A session cannot go on with what the other side has received."""
+
+    code: ClassVar[str] = "session_over"
+
+
 class ModelError(Local):
     """A model directory cannot be served: names the file and the key or tensor."""
 
