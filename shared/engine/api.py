@@ -91,7 +91,11 @@ class Runner(Protocol):
         """Compile and touch everything a live request could need."""
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step. KV of every item's new positions is in the pool's blocks when this returns."""
+        """Run one step.
+
+        The KV of every block that is full is in the pool when this returns. A partial last block, which no other
+        sequence reads, may stay in the runner until it fills or its sequence ends.
+        """
 
     def view(self, block: int) -> memoryview:
         """The bytes of one pool block (writable): any thread; the ledger and pins say when it may be

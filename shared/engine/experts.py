@@ -1,0 +1,50 @@
+"""A mixture of experts in place of an MLP: each row goes through the few experts that its router picks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from shared.engine.model_config import Experts
+from shared.engine.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMlp:
+    """Experts of one layer: `router` [count, hidden], each `gate_up` [2 ffn, hidden] and `down` its inverse."""
+
+    shape: Experts
+    router: Tensor
+    gate_up: list[Tensor]
+    down: list[Tensor]
+
+    @classmethod
+    def load(cls, hidden: int, shape: Experts, weights: Weights, name: str) -> ExpertMlp:
+        """Read the layer's experts. Raises ModelError as `Weights` does."""
+        gate_up, down = [], []
+        for number in range(shape.count):
+            expert = f"{name}.experts.{number}"
+            parts = [(f"{expert}.gate_proj.weight", shape.ffn), (f"{expert}.up_proj.weight", shape.ffn)]
+            gate_up.append(weights.stack(parts, hidden))
+            down.append(weights.get(f"{expert}.down_proj.weight", hidden, shape.ffn))
+        return cls(shape, weights.get(f"{name}.gate.weight", shape.count, hidden), gate_up, down)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[rows, hidden] to the same shape, float32: the chosen experts' outputs weighted by the router."""
+        chances = torch.softmax(F.linear(rows, self.router), -1, dtype=torch.float32)
+        weight, chosen = chances.topk(self.shape.per_token, -1)
+        if self.shape.normalised:
+            weight = weight / weight.sum(-1, keepdim=True)
+        total = torch.zeros(rows.shape, dtype=torch.float32)
+        order = torch.argsort(chosen.flatten(), stable=True)
+        counts = torch.bincount(chosen.flatten(), minlength=self.shape.count).tolist()
+        for number, picks in enumerate(torch.split(order, counts)):
+            if len(picks):
+                at = picks // self.shape.per_token
+                gate, up = F.linear(rows[at], self.gate_up[number]).chunk(2, -1)
+                part = F.linear(F.silu(gate).mul_(up), self.down[number])
+                total.index_add_(0, at, part * weight.flatten()[picks, None])
+        return total

@@ -1,0 +1,186 @@
+"""Executes steps with torch on the CPU: the engine thread's side of the seam in `api`.
+
+Holds the model, the pool's memory and the contexts of running sequences. Decides nothing: which sequence
+computes what, and in which blocks, comes with the plan.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, StepResult, WorkItem
+from shared.engine.attention import Part, StepAttention, by_place
+from shared.engine.contexts import Contexts
+from shared.engine.model import LlamaModel, load_model
+from shared.engine.sampler import draw_batch
+from shared.engine.weights import Progress
+from shared.errors import ConfigError, InvalidRequest, InvariantBroken, MeshError
+from shared.kv.layout import KvLayout, full_attention
+from shared.kv.store import KvStore
+
+Outcome = Drawn | None | Exception
+_CONTEXT_BYTES = 2 << 30
+
+
+class TorchRunner:
+    """`Runner` of one model on one CPU.
+
+    `model` is a Hugging Face directory or a model already loaded (runners of one process may share it).
+    `threads` are those of one step. `context_bytes` bounds what idle sequences may hold beside the pool.
+    Raises ModelError for a directory that cannot be served, ConfigError for an impossible value.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | LlamaModel,
+        *,
+        dtype: str = "float32",
+        kv_blocks: int,
+        block_tokens: int,
+        threads: int = 1,
+        device: str = "cpu",
+        context_bytes: int = _CONTEXT_BYTES,
+        progress: Progress | None = None,
+    ) -> None:
+        if device != "cpu":
+            raise ConfigError("model.device", f"{device!r}; this engine computes on 'cpu' only")
+        if threads < 1 or block_tokens < 1:
+            raise ConfigError(
+                "model.threads", f"threads {threads}, block_tokens {block_tokens}: 1 is the least"
+            )
+        self._model = model if isinstance(model, LlamaModel) else load_model(Path(model), dtype, progress)
+        config = self._model.config
+        self._layout = full_attention(
+            layers=config.layers,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            block_tokens=block_tokens,
+            dtype=self._model.dtype,
+        )
+        self._store = KvStore(self._layout, kv_blocks)
+        self._contexts = Contexts(self._store, config.max_context, context_bytes)
+        self._rotary = self._model.rotary()
+        self._threads = threads
+        self._thread: int | None = None
+
+    @property
+    def layout(self) -> KvLayout:
+        return self._layout
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of prompt and output together that the model was made for."""
+        return self._model.config.max_context
+
+    @property
+    def vocab(self) -> int:
+        return self._model.config.vocab
+
+    def view(self, block: int) -> memoryview:
+        return self._store.view(block)
+
+    def warm_up(self) -> None:
+        """Run a short prefill and a decode through a sequence of its own, without touching the pool."""
+        size = self._layout.block_tokens
+        most = min(256, self.max_context - 1)
+        params = SamplingParams(max_pos=most + 1, seed=0, temperature=0.0)
+        spare = Contexts(KvStore(self._layout, -(-most // size) + 1), self.max_context, _CONTEXT_BYTES)
+        blocks = tuple(range(-(-(most + 1) // size)))
+        self._contexts, kept = spare, self._contexts
+        try:
+            for start, new in ((0, most // 2), (most // 2, most // 4), (most // 2 + most // 4, 1)):
+                if new:
+                    draw = Draw((), start + new, most, params)
+                    self.execute(StepPlan((WorkItem(-1, start, (0,) * new, blocks, draw),)))
+        finally:
+            self._contexts = kept
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step. An item that cannot be computed or drawn gives its error and harms no other."""
+        began = time.perf_counter()
+        self._use_threads()
+        self._contexts.begin(plan.ended)
+        outcomes: list[Outcome] = [self._refusal(item) for item in plan.items]
+        sound = [at for at, outcome in enumerate(outcomes) if outcome is None]
+        with torch.inference_mode():
+            for at, outcome in zip(sound, self._attempt([plan.items[at] for at in sound]), strict=True):
+                outcomes[at] = outcome
+        self._contexts.trim()
+        return StepResult(tuple(outcomes), time.perf_counter() - began)
+
+    def close(self) -> None:
+        """Forget all sequences. The memory goes when the last view of it does."""
+        self._contexts = Contexts(self._store, self.max_context, 0)
+
+    def _use_threads(self) -> None:
+        """Torch keeps the number per thread that computes."""
+        if self._thread != threading.get_ident():
+            torch.set_num_threads(self._threads)
+            self._thread = threading.get_ident()
+
+    def _refusal(self, item: WorkItem) -> Exception | None:
+        end = item.start + len(item.ids)
+        if not item.ids or item.start < 0 or len(item.blocks) * self._layout.block_tokens < end:
+            return InvariantBroken(f"sequence {item.seq}: {len(item.blocks)} blocks for positions to {end}")
+        if end > self.max_context:
+            return InvalidRequest(f"{end} tokens; the model's context is {self.max_context}")
+        wrong = [token for token in item.ids if not 0 <= token < self.vocab]
+        if wrong:
+            return InvalidRequest(f"id {wrong[0]} is outside the vocabulary of {self.vocab}")
+        outside = [block for block in item.blocks if not 0 <= block < self._store.blocks]
+        if outside:
+            return InvariantBroken(
+                f"sequence {item.seq}: block {outside[0]} of a pool of {self._store.blocks}"
+            )
+        return None
+
+    def _attempt(self, items: Sequence[WorkItem]) -> list[Outcome]:
+        """All items in one forward; where that raises, each by itself, so that only the guilty fails."""
+        if not items:
+            return []
+        try:
+            return self._compute(items)
+        except (RuntimeError, MemoryError, OSError, ValueError, IndexError, MeshError) as error:
+            if len(items) == 1:
+                return [error]
+        return [outcome for item in items for outcome in self._attempt([item])]
+
+    def _compute(self, items: Sequence[WorkItem]) -> list[Outcome]:
+        contexts, config = self._contexts, self._model.config
+        parts = [
+            Part(contexts.ready(item.seq, item.start, len(item.ids), item.blocks), len(item.ids))
+            for item in items
+        ]
+        order = sorted(range(len(items)), key=lambda at: by_place(parts[at]))
+        ids = torch.tensor([token for at in order for token in items[at].ids])
+        spans = [range(items[at].start, parts[at].end) for at in order]
+        positions = torch.tensor([position for span in spans for position in span])
+        turns = self._rotary.at(positions, max(part.end for part in parts) - 1)
+        attend = StepAttention([parts[at] for at in order], config.heads, config.windows)
+        hidden = self._model.forward(ids, turns, attend)
+        outcomes = self._draw(items, order, hidden)
+        for item, part in zip(items, parts, strict=True):
+            contexts.commit(part.context, part.new, item.blocks)
+        return outcomes
+
+    def _draw(self, items: Sequence[WorkItem], order: Sequence[int], hidden: torch.Tensor) -> list[Outcome]:
+        outcomes: list[Outcome] = [None] * len(items)
+        rows, drawing, draws = [], [], []
+        row = -1
+        for at in order:
+            row += len(items[at].ids)
+            draw = items[at].draw
+            if draw is not None:
+                rows.append(row)
+                drawing.append(at)
+                draws.append(draw)
+        if draws:
+            logits = self._model.logits(hidden[rows])
+            for at, outcome in zip(drawing, draw_batch(logits, draws), strict=True):
+                outcomes[at] = outcome
+        return outcomes
