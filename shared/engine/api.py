@@ -93,8 +93,8 @@ class Runner(Protocol):
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step.
 
-        The KV of every block that is full is in the pool when this returns. A partial last block, which no other
-        sequence reads, may stay in the runner until it fills or its sequence ends.
+        The KV of every block that is full is in the pool when this returns. A partial last block, which no
+        other sequence reads, may stay in the runner until it fills or its sequence ends.
         """
 
     def view(self, block: int) -> memoryview:

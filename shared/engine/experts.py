@@ -14,7 +14,7 @@ from shared.engine.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class ExpertMlp:
-    """Experts of one layer: `router` [count, hidden], each `gate_up` [2 ffn, hidden] and `down` its inverse."""
+    """Experts of one layer: `router` [count, hidden], each `gate_up` [2 ffn, hidden], `down` back."""
 
     shape: Experts
     router: Tensor

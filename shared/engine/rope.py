@@ -1,8 +1,8 @@
 """Rotary embedding as one complex product over pairs, and the order of a head's dimensions that it needs.
 
 Checkpoints and the pool keep a head as two halves (dimension i rotates with i + d/2). The engine computes
-with partners side by side (at 2i and 2i + 1): weights are reordered once when they are loaded, keys whenever a
-block passes between pool and context.
+with partners side by side (at 2i and 2i + 1): weights are reordered when they are loaded, keys whenever a block
+passes between pool and context.
 """
 
 from __future__ import annotations
