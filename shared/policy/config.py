@@ -136,3 +136,23 @@ class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Part of the line that re-warming a cold MD may use."""
     drain: float = 30.0
     """Seconds that streams are served after SIGTERM."""
+    replace_wait: float = 30.0
+    """Seconds a request without an owner waits for a worker that could take it on, before it ends with an error."""
+    max_failures: int = 3
+    """Failures of workers at one request (`internal`, `nan`, divergence), without an id between, before it ends."""
+    max_losses: int = 8
+    """Workers lost, stalled or drained under one request, without an id between, before it ends."""
+    queue_wait: float = 10.0
+    """Seconds a request may wait for room before it is refused; one that would wait longer is refused at once."""
+    max_waiting: int = 1024
+    """Requests that wait for room at most."""
+    breaker_failures: int = 3
+    """Failures of a worker in a row before it gets no work for a while."""
+    breaker_first: float = 1.0
+    """Seconds without work after that, until one request probes it; doubles up to `breaker_most`."""
+    breaker_most: float = 30.0
+    """Seconds without work at most."""
+    join_ramp: float = 10.0
+    """Seconds over which a new worker is brought to its share of the load."""
+    index_expected: int = 1 << 20
+    """Blocks expected from own placements that the index keeps at most."""

@@ -1,0 +1,146 @@
+"""Whether a request may come in, and in which order those that wait for room are served. No clock, no workers.
+
+Load is shed before it collapses (I8): a request is refused at once where the ones ahead of it would keep it waiting longer
+than `queue_wait`. Tenants are served by deficit round robin over prompt tokens, within a priority.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+from shared.errors import Overloaded
+from shared.policy.config import RouterPolicy
+from shared.wire.messages import Rid
+
+QUANTUM = 4096
+"""Prompt tokens that a tenant may be served more of than it has earned, per turn."""
+
+DRAIN_SAMPLES = 64
+DRAIN_WINDOW = 30.0
+"""Seconds of ends that the drain rate looks back on."""
+
+RETRY_LEAST, RETRY_MOST = 1.0, 60.0
+
+
+class DrainRate:
+    """Requests/s that end, from the last ends."""
+
+    def __init__(self) -> None:
+        self._ends: deque[float] = deque(maxlen=DRAIN_SAMPLES)
+
+    def ended(self, now: float) -> None:
+        self._ends.append(now)
+
+    def per_second(self, now: float) -> float:
+        """0.0 while too little is known."""
+        while self._ends and self._ends[0] < now - DRAIN_WINDOW:
+            self._ends.popleft()
+        if len(self._ends) < 2:
+            return 0.0
+        return len(self._ends) / max(now - self._ends[0], 1e-3)
+
+    def seconds_for(self, now: float, requests: int) -> float:
+        """How long so many requests take to end; 0.0 while unknown."""
+        rate = self.per_second(now)
+        return requests / rate if rate else 0.0
+
+
+class _Tenant:
+    """One tenant's queue in one priority."""
+
+    def __init__(self) -> None:
+        self.queue: OrderedDict[Rid, int] = OrderedDict()
+        self.credit = 0
+
+    @property
+    def head(self) -> tuple[Rid, int]:
+        return next(iter(self.queue.items()))
+
+
+class WaitingRoom:
+    """Requests that wait for room, lowest priority number first, tenants in turn."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, OrderedDict[str, _Tenant]] = {}
+        self._where: dict[Rid, tuple[int, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, rid: Rid) -> bool:
+        return rid in self._where
+
+    def add(self, rid: Rid, tenant: str, priority: int, cost: int) -> None:
+        """Wait at the end of the tenant's queue; `cost` in prompt tokens."""
+        if rid in self._where:
+            return
+        level = self._levels.setdefault(priority, OrderedDict())
+        if tenant not in level:
+            level[tenant] = _Tenant()
+        level[tenant].queue[rid] = max(1, cost)
+        self._where[rid] = (priority, tenant)
+
+    def remove(self, rid: Rid, *, served: bool = False) -> None:
+        """Leave the room; one that was served is charged to its tenant."""
+        where = self._where.pop(rid, None)
+        if where is None:
+            return
+        priority, name = where
+        level = self._levels[priority]
+        tenant = level[name]
+        cost = tenant.queue.pop(rid)
+        if served:
+            tenant.credit -= cost
+        if not tenant.queue:
+            del level[name]
+        if not level:
+            del self._levels[priority]
+
+    def peek(self) -> Rid | None:
+        """Whose turn it is."""
+        if not self._levels:
+            return None
+        level = self._levels[min(self._levels)]
+        while True:
+            tenant = next(iter(level.values()))
+            rid, cost = tenant.head
+            if len(level) == 1:
+                tenant.credit = max(tenant.credit, cost)
+            if tenant.credit >= cost:
+                return rid
+            tenant.credit += QUANTUM
+            level.move_to_end(next(iter(level)))
+
+
+class Admission:
+    """Bounds on live and waiting requests, with the time to come back after."""
+
+    def __init__(self, policy: RouterPolicy) -> None:
+        self._policy = policy
+        self.room = WaitingRoom()
+        self.drain = DrainRate()
+        self.refused = 0
+
+    def check(self, now: float, live: int) -> None:
+        """Raises Overloaded where one more request may not come in."""
+        if live >= self._policy.max_requests:
+            raise self.overloaded(now, f"{live} requests are being served, the most this router takes", 1)
+
+    def check_wait(self, now: float) -> None:
+        """The same for one that would have to wait for room."""
+        waiting = len(self.room)
+        wait = self.drain.seconds_for(now, waiting + 1)
+        if waiting >= self._policy.max_waiting:
+            raise self.overloaded(now, f"{waiting} requests wait for room, the most that may", waiting)
+        if wait > self._policy.queue_wait:
+            raise self.overloaded(now, f"{waiting} requests wait for room, about {wait:.0f} s", waiting)
+
+    def overloaded(self, now: float, why: str, ahead: int) -> Overloaded:
+        """The refusal, with Retry-After from the drain rate."""
+        self.refused += 1
+        after = self.retry_after(now, ahead)
+        return Overloaded(f"the service is at its limit: {why}; retry after {after:.0f} s", after)
+
+    def retry_after(self, now: float, ahead: int = 1) -> float:
+        """Seconds after which it makes sense to come back."""
+        return min(RETRY_MOST, max(RETRY_LEAST, self.drain.seconds_for(now, max(1, ahead))))

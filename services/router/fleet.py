@@ -1,0 +1,139 @@
+"""All workers that the router has a session with, by role, pool and datacenter. Knows no requests and no blocks."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from shared.policy.config import RouterPolicy
+from shared.wire.messages import Announce, LoadReport, Role
+from shared.wire.port import PeerInfo
+
+from services.router.breaker import Breaker
+from services.router.lines import Line, Lines
+from services.router.worker import DEFAULT_PREFILL_RATE, PoolKey, Worker
+
+
+class Fleet:
+    """Sessions come and go; a worker belongs to a pool once it has announced itself."""
+
+    def __init__(self, policy: RouterPolicy, lines: Lines, datacenter: str) -> None:
+        self._policy = policy
+        self.lines = lines
+        self._datacenter = datacenter
+        self._workers: dict[str, Worker] = {}
+        self._rtts: dict[str, float] = {}
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def opened(self, now: float, peer: PeerInfo) -> Worker | None:
+        """A session opened; None where the peer is no worker."""
+        if peer.role is Role.ROUTER:
+            return None
+        policy = self._policy
+        breaker = Breaker(policy.breaker_failures, policy.breaker_first, policy.breaker_most)
+        old = self._workers.get(peer.node)
+        if old is not None and old.peer.role is peer.role:
+            breaker = old.breaker
+        worker = Worker(peer, joined_at=now, breaker=breaker, progress_at=now)
+        self._workers[peer.node] = worker
+        return worker
+
+    def lost(self, node: str) -> Worker | None:
+        self.lines.forget(node)
+        return self._workers.pop(node, None)
+
+    def announced(self, node: str, announce: Announce) -> None:
+        worker = self._workers.get(node)
+        if worker is not None:
+            worker.announce = announce
+
+    def reported(self, now: float, node: str, report: LoadReport) -> None:
+        worker = self._workers.get(node)
+        if worker is not None:
+            worker.reported(now, report)
+            self.lines.measured(node, report.line_rate, report.unsent_bytes)
+
+    def suspected(self, node: str, suspect: bool) -> None:
+        worker = self._workers.get(node)
+        if worker is not None:
+            worker.suspect = suspect
+
+    def measured_rtt(self, node: str, seconds: float) -> None:
+        """A round trip to a node, as the link measured it."""
+        self._rtts[node] = seconds
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    def get(self, node: str) -> Worker | None:
+        return self._workers.get(node)
+
+    def all(self) -> list[Worker]:
+        return list(self._workers.values())
+
+    def pools(self) -> list[PoolKey]:
+        """Pools that some worker has announced, those with most main decodes first."""
+        counts: dict[PoolKey, int] = {}
+        for worker in self._workers.values():
+            if worker.pool is not None:
+                counts[worker.pool] = counts.get(worker.pool, 0) + (worker.role is Role.MAIN)
+        return sorted(counts, key=lambda pool: -counts[pool])
+
+    def of(self, role: Role, pool: PoolKey) -> list[Worker]:
+        """Workers of a role in a pool, by name."""
+        found = [w for w in self._workers.values() if w.role is role and w.pool == pool]
+        return sorted(found, key=lambda worker: worker.node)
+
+    def is_suspect(self, node: str) -> bool:
+        """Silent, or not there at all."""
+        worker = self._workers.get(node)
+        return worker is None or worker.suspect
+
+    def connected(self, one: str, other: str) -> bool:
+        """Whether two workers have a live KV session with one another, as either announced."""
+        first, second = self._workers.get(one), self._workers.get(other)
+        if first is None or second is None or first.announce is None or second.announce is None:
+            return False
+        return other in first.announce.peers or one in second.announce.peers
+
+    def max_context(self) -> int:
+        """Tokens that a request may have on the largest pool; 0 while no main decode is known."""
+        lengths = [
+            worker.announce.max_context
+            for worker in self._workers.values()
+            if worker.role is Role.MAIN and worker.announce is not None
+        ]
+        return max(lengths, default=0)
+
+    def models(self) -> list[str]:
+        """Served names."""
+        names = {worker.announce.model for worker in self._workers.values() if worker.announce is not None}
+        return sorted(names)
+
+    # --- numbers ------------------------------------------------------------------------------------------------------
+
+    def line(self, one: Worker, other: Worker) -> Line:
+        return self.lines.between(one.peer.datacenter, other.peer.datacenter)
+
+    def outstanding(self, line: Line) -> int:
+        """Bytes that wait for a line at all senders."""
+        if not line.name:
+            return 0
+        return sum(worker.unsent(line.name) for worker in self._workers.values())
+
+    def rtt(self, node: str) -> float:
+        """Seconds from this router to a worker and back."""
+        if node in self._rtts:
+            return self._rtts[node]
+        worker = self._workers.get(node)
+        if worker is None:
+            return 0.0
+        return self.lines.between(self._datacenter, worker.peer.datacenter).rtt
+
+    def typical_rate(self, role: Role, pool: PoolKey) -> float:
+        """Prefill rate to assume of a worker that has measured none: its peers' median."""
+        rates = [
+            worker.report.prefill_rate
+            for worker in self.of(role, pool)
+            if worker.report is not None and worker.report.prefill_rate > 0
+        ]
+        return median(rates) if rates else DEFAULT_PREFILL_RATE

@@ -1,0 +1,66 @@
+"""Lines between datacenters as the router sees them: cap, round trip, and what waits on them. Knows no requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What joins two datacenters."""
+
+    name: str
+    between: tuple[str, str]
+    rate: float = 0.0  # cap, bytes/s each way; 0: none
+    rtt: float = 0.0  # seconds, a first guess
+
+
+INSIDE = Line("", ("", ""), 0.0, 0.0005)
+"""What joins two nodes of one datacenter, or of two that no line is configured for: no limit."""
+
+
+class Lines:
+    """Finds the line of a pair of datacenters, and its present rate from senders' estimates."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self._by_pair: dict[tuple[str, str], Line] = {}
+        self._by_name: dict[str, Line] = {}
+        self._estimates: dict[str, dict[str, float]] = {}
+        for line in lines:
+            one, other = line.between
+            self._by_pair[one, other] = self._by_pair[other, one] = line
+            self._by_name[line.name] = line
+
+    def between(self, one: str, other: str) -> Line:
+        """The line that joins two datacenters."""
+        if one == other:
+            return INSIDE
+        return self._by_pair.get((one, other), INSIDE)
+
+    def all(self) -> list[Line]:
+        return list(self._by_name.values())
+
+    def rate(self, line: Line) -> float:
+        """Bytes/s that the line carries now: its cap, or less where senders that have a backlog measure less in sum.
+
+        0.0 where nothing limits it.
+        """
+        measured = sum(self._estimates.get(line.name, {}).values())
+        if line.rate and measured:
+            return min(line.rate, measured)
+        return line.rate or measured
+
+    def measured(self, node: str, rates: dict[str, float], backlog: dict[str, int]) -> None:
+        """A sender's estimates per line; those without a backlog say nothing of what the line can carry."""
+        for name in self._by_name:
+            estimates = self._estimates.setdefault(name, {})
+            if backlog.get(name, 0) > 0 and rates.get(name, 0.0) > 0:
+                estimates[node] = rates[name]
+            else:
+                estimates.pop(node, None)
+
+    def forget(self, node: str) -> None:
+        """A sender is gone."""
+        for estimates in self._estimates.values():
+            estimates.pop(node, None)

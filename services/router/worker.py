@@ -1,0 +1,171 @@
+"""One worker as the router sees it: what it announced, what it last reported, and what was given to it since.
+
+A report is older than what the router did after it was made; so each number is the report's plus the router's own
+placements since then. Without that, stale reports send a whole burst to one worker. Knows no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from shared.policy.handoff import OwnerLoad
+from shared.wire.messages import Announce, LoadReport, Role
+from shared.wire.port import PeerInfo
+
+from services.router.breaker import Breaker
+
+REPORT_LAG = 0.15
+"""Seconds that a report may be older than its arrival: own placements younger than that are counted beside it."""
+
+DEFAULT_PREFILL_RATE = 2000.0
+"""Tokens/s where neither a worker nor its peers have measured one yet."""
+
+DEFAULT_STEP = 0.03
+"""Seconds of a decode step where none was measured yet."""
+
+
+class PoolKey(NamedTuple):
+    """Workers that can serve one request together: same model, same KV layout, same block size."""
+
+    fingerprint: str
+    layout: bytes
+    block_tokens: int
+
+
+@dataclass(slots=True)
+class Placed:
+    """What one placement asks of a worker."""
+
+    at: float
+    tokens: int = 0  # to compute
+    blocks: int = 0  # to take
+    line: str = ""  # over which it sends
+    bytes: int = 0
+    singular: int = 0  # blocks of a singular request at a relay
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """Numbers are of this router's own view; times are in its clock."""
+
+    peer: PeerInfo
+    joined_at: float
+    breaker: Breaker
+    announce: Announce | None = None
+    report: LoadReport | None = None
+    report_at: float = 0.0
+    suspect: bool = False
+    progress_at: float = 0.0  # last sign that its engine makes steps
+    full_until: float = 0.0  # it refused for want of room, with this Retry-After
+    placed: dict[Hashable, Placed] = field(default_factory=dict)
+    owned: int = 0  # requests of this router that it is to draw for now
+
+    @property
+    def node(self) -> str:
+        return self.peer.node
+
+    @property
+    def role(self) -> Role:
+        return self.peer.role
+
+    @property
+    def pool(self) -> PoolKey | None:
+        """None until it has announced itself."""
+        if self.announce is None:
+            return None
+        return PoolKey(self.announce.fingerprint, self.announce.layout, self.announce.block_tokens)
+
+    def why_not(self, now: float) -> str | None:
+        """Why it gets no new work; None where it may."""
+        if self.announce is None:
+            return "has not announced itself"
+        if self.suspect:
+            return "silent"
+        if self.announce.draining:
+            return "draining"
+        if not self.breaker.allows(now):
+            return "failing"
+        return None
+
+    def take(self, key: Hashable, placed: Placed) -> None:
+        """Count a placement until `give`."""
+        self.placed[key] = placed
+        self.breaker.placed(placed.at)
+
+    def give(self, key: Hashable) -> None:
+        self.placed.pop(key, None)
+
+    def reported(self, now: float, report: LoadReport) -> None:
+        """A new report; one that overtook its successor is dropped."""
+        old = self.report
+        if old is not None and report.seq <= old.seq:
+            return
+        if old is None or _moved(old, report):
+            self.progress_at = now
+        self.report = report
+        self.report_at = now
+
+    def _since_report(self) -> list[Placed]:
+        if self.report is None:
+            return list(self.placed.values())
+        since = self.report_at - REPORT_LAG
+        return [placed for placed in self.placed.values() if placed.at > since]
+
+    def queued_tokens(self) -> int:
+        """New tokens it has still to compute."""
+        reported = 0 if self.report is None else self.report.queued_tokens
+        return reported + sum(placed.tokens for placed in self._since_report())
+
+    def free_blocks(self) -> int:
+        """Blocks it could still promise."""
+        if self.report is not None:
+            free = self.report.free_blocks
+        else:
+            free = 0 if self.announce is None else self.announce.pool_blocks
+        return max(0, free - sum(placed.blocks for placed in self._since_report()))
+
+    def load(self) -> int:
+        """Requests that run or wait there."""
+        if self.report is None:
+            return len(self.placed)
+        return self.report.running + self.report.queued + len(self._since_report())
+
+    def unsent(self, line: str) -> int:
+        """Bytes it has still to send over a line."""
+        reported = 0 if self.report is None else self.report.unsent_bytes.get(line, 0)
+        return reported + sum(placed.bytes for placed in self._since_report() if placed.line == line)
+
+    def singular_blocks(self) -> int:
+        return sum(placed.singular for placed in self.placed.values())
+
+    def step_seconds(self) -> float:
+        """A decode step now."""
+        if self.report is not None and self.report.decode_step_ms > 0:
+            return self.report.decode_step_ms / 1000
+        return DEFAULT_STEP
+
+    def prefill_rate(self, default: float = DEFAULT_PREFILL_RATE) -> float:
+        """Tokens/s of prefill or extend."""
+        if self.report is not None and self.report.prefill_rate > 0:
+            return self.report.prefill_rate
+        return default
+
+    def owner_load(self) -> OwnerLoad:
+        announce = self.announce
+        return OwnerLoad(
+            running=self.load(),
+            queued=0 if self.report is None else self.report.queued,
+            max_running=1 if announce is None else announce.max_running,
+            free_blocks=self.free_blocks(),
+            pool_blocks=0 if announce is None else announce.pool_blocks,
+        )
+
+
+def _moved(old: LoadReport, new: LoadReport) -> bool:
+    """Whether the engine has made a step between two reports."""
+    steps = new.counters.get("steps")
+    if steps is not None:
+        return steps != old.counters.get("steps")
+    return new.queued_tokens < old.queued_tokens or (new.running == 0 and new.queued == 0)
