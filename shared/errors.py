@@ -175,6 +175,33 @@ class InvalidRequest(ApiError):
     status: ClassVar[int] = 400
 
 
+class ContextTooLong(InvalidRequest):
+    """Prompt and answer together are more than the model's context."""
+
+    code: ClassVar[str] = "context_length_exceeded"
+
+
+class BodyTooLarge(InvalidRequest):
+    """A request's body or headers have more bytes than are read."""
+
+    code: ClassVar[str] = "too_large"
+    status: ClassVar[int] = 413
+
+
+class BodyTimeout(InvalidRequest):
+    """A request's body did not come in time."""
+
+    code: ClassVar[str] = "body_timeout"
+    status: ClassVar[int] = 408
+
+
+class UnsupportedBody(InvalidRequest):
+    """A request's body comes in an encoding that is not read."""
+
+    code: ClassVar[str] = "unsupported_body"
+    status: ClassVar[int] = 415
+
+
 class BadKey(ApiError):
     code: ClassVar[str] = "invalid_api_key"
     status: ClassVar[int] = 401

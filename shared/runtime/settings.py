@@ -126,6 +126,20 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Seconds of silence on a stream until a comment line is sent."""
     splice: bool = True
     """Whether generated ids are spliced back in where their text returns."""
+    splice_bytes: int = 64 << 20
+    """Bytes of prompts and answers kept for that."""
+    splice_ttl: float = 3600.0
+    """Seconds they are kept after their last use."""
+    max_header: int = 64 << 10
+    """Bytes of a request's line and headers at most."""
+    body_timeout: float = 60.0
+    """Seconds from the headers until the whole body has to be there."""
+    max_choices: int = 128
+    """Choices of one request (prompts x n) at most."""
+    thread_chars: int = 8192
+    """Characters of text from which on it is tokenized in a thread, so that no stream waits for it."""
+    tokenize_threads: int = 2
+    """Texts tokenized in threads at the same time."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
