@@ -81,6 +81,11 @@ class StepResult:
     seconds: float
 
 
+def step_failed(plan: StepPlan, error: Exception, seconds: float) -> StepResult:
+    """The result of a step that raised as a whole: each of its items failed."""
+    return StepResult((error,) * len(plan.items), seconds)
+
+
 class Runner(Protocol):
     """Computes steps. All methods but `view` and `layout` run in the engine thread only."""
 

@@ -15,8 +15,8 @@ from shared.engine.events import BlocksReady, EngineEvent, Extended, Fault, Fini
 from shared.engine.meter import EngineStats, Meter
 from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import Goal, Phase, Sequence, SequenceSpec, Turn
-from shared.errors import InvalidRequest, InvariantBroken, NanLogits, OutOfBlocks
-from shared.kv.hashing import extend_chain, pack_ids
+from shared.engine.tables import Tables
+from shared.errors import InvalidRequest, InvariantBroken, NanLogits
 from shared.kv.pool import BlockPool
 from shared.policy.config import WorkerPolicy
 
@@ -28,6 +28,7 @@ class Engine:
         self._pool = pool
         self._block_tokens = block_tokens
         self._max_context = max_context
+        self._tables = Tables(pool, block_tokens)
         self._scheduler = Scheduler(policy, block_tokens)
         self._meter = Meter(block_tokens)
         self._sequences: dict[int, Sequence] = {}
@@ -47,9 +48,9 @@ class Engine:
         """
         self._check_spec(spec)
         number = self._next
-        sequence = Sequence(number, spec, self._block_tokens)
+        sequence = Sequence(number, spec, self._block_tokens, now)
         if spec.goal is Goal.PREFILL:
-            sequence.grow(self._pool.take(self._blocks_for(len(spec.ids)) - sequence.size, spec.promise))
+            self._tables.reserve(sequence)
         self._next += 1
         self._sequences[number] = sequence
         self._settle(sequence)
@@ -64,9 +65,10 @@ class Engine:
         self._settle(sequence)
 
     def set_goal(self, seq: int, goal: Goal) -> None:
-        """What the sequence is computed for from the next step on; an id drawn meanwhile for OWN is dropped."""
+        """What it is computed for from the next step on; an id that is being drawn may be dropped."""
         sequence = self._get(seq)
         sequence.goal = goal
+        sequence.extended = 0  # asked anew, told anew
         self._settle(sequence)
 
     def pause(self, seq: int) -> None:
@@ -104,6 +106,10 @@ class Engine:
         """Leading tokens that have KV."""
         return self._get(seq).computed
 
+    def hashes(self, seq: int) -> list[bytes]:
+        """Chain hashes of the leading full blocks, as far as they are known."""
+        return list(self._get(seq).hashes)
+
     def length(self, seq: int) -> int:
         """Ids known."""
         return len(self._get(seq).ids)
@@ -127,7 +133,7 @@ class Engine:
         """
         if self._flying is not None:
             raise InvariantBroken("a step is planned while another runs")
-        running = self._running()
+        running = self._running(now)
         picked = self._scheduler.pick(running, self._fit)
         if not picked and not self._ended and not self._events:
             return None
@@ -157,50 +163,23 @@ class Engine:
 
     # --- planning -------------------------------------------------------------------------------------------
 
-    def _running(self) -> list[Sequence]:
+    def _running(self, now: float) -> list[Sequence]:
         running = [s for s in self._sequences.values() if s.phase is Phase.RUNNING]
         waiting = [s for s in self._sequences.values() if s.phase is Phase.WAITING]
         for sequence in self._scheduler.starts(len(running), waiting):
             sequence.turn(Turn.START)
+            if sequence.added is not None:
+                self._meter.started(now - sequence.added)
+                sequence.added = None
             running.append(sequence)
         return running
 
     def _fit(self, sequence: Sequence, room: int) -> int:
-        """Make room in the table for as many new tokens as are wanted, at most `room`; returns how many fit."""
-        if sequence.starved_at == self._pool.gains:
-            return 0
-        if sequence.draws and not sequence.remaining:
-            self._reopen(sequence)
-        n = min(sequence.remaining, room)
-        lacking = self._blocks_for(sequence.computed + n) - sequence.size
-        if lacking > 0:
-            lacking = min(lacking, self._pool.promised(sequence.promise) + max(self._pool.available, 0))
-            try:
-                sequence.grow(self._pool.take(max(lacking, 1), sequence.promise))
-            except OutOfBlocks:
-                n = 0
-        n = min(n, sequence.size * self._block_tokens - sequence.computed)
-        if n > 0:
-            sequence.starved_at = None
-            return n
-        sequence.starved_at = self._pool.gains
-        self._events.append(Starved(sequence.number))
-        return 0
-
-    def _reopen(self, sequence: Sequence) -> None:
-        """Step back so that the last known id is computed again: its scores are wanted, its KV is there
-        already.
-
-        A full block is shared or announced and is never written again: its tokens come again into a private
-        block.
-        """
-        length = len(sequence.ids)
-        if length % self._block_tokens:
-            sequence.computed = length - 1
-            return
-        while sequence.size * self._block_tokens >= length:
-            self._pool.unpin([sequence.cut_block()])
-        sequence.computed = sequence.size * self._block_tokens
+        retried = sequence.starved_at != self._pool.gains
+        n = self._tables.fit(sequence, room)
+        if not n and retried:
+            self._events.append(Starved(sequence.number))
+        return n
 
     def _item(self, sequence: Sequence, n: int) -> WorkItem:
         sequence.flying = True
@@ -211,13 +190,10 @@ class Engine:
             history = ids_of(sequence.ids, sequence.params)
             draw = Draw(history, end, sequence.prompt_len, sequence.params)
         blocks = sequence.table
-        used = self._blocks_for(end)
+        used = self._tables.blocks_for(end)
         if used < len(blocks):
             blocks = blocks[:used]
         return WorkItem(sequence.number, start, tuple(sequence.ids[start:end]), blocks, draw)
-
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self._block_tokens)
 
     # --- results --------------------------------------------------------------------------------------------
 
@@ -227,7 +203,7 @@ class Engine:
         if item.draw is not None:
             if drawn is None:
                 raise InvariantBroken(f"no id was drawn for sequence {item.seq}")
-            if sequence.draws and not sequence.ending:
+            if sequence.draws and not sequence.ending and item.draw.position == len(sequence.ids):
                 self._append(sequence, drawn)
         if not sequence.ending:
             self._settle(sequence)
@@ -240,43 +216,23 @@ class Engine:
         self._events.append(Sampled(sequence.number, position, drawn.id, logprob, drawn.top))
 
     def _publish(self, sequence: Sequence) -> None:
-        full = sequence.computed // self._block_tokens
-        if full <= sequence.ready:
-            return
-        step = self._block_tokens
-        hashes = sequence.hashes
-        for index in range(len(hashes), full):
-            parent = hashes[-1] if hashes else sequence.root
-            hashes.append(extend_chain(parent, pack_ids(sequence.ids[index * step : (index + 1) * step])))
-        if sequence.publish:
-            self._publish_from(sequence, sequence.ready, full)
-        if not sequence.ending:
-            self._events.append(BlocksReady(sequence.number, sequence.ready, full))
-        sequence.ready = full
-
-    def _publish_from(self, sequence: Sequence, first: int, end: int) -> None:
-        # A twin's published block may have been evicted since: this sequence's own copy then stands in for
-        # it.
-        while first and self._pool.find(sequence.hashes[first - 1]) is None:
-            first -= 1
-        for index in range(first, end):
-            parent = sequence.hashes[index - 1] if index else None
-            block = sequence.block(index)
-            if self._pool.hash_of(block) is None:
-                self._pool.publish(block, sequence.hashes[index], parent)
+        filled = self._tables.publish(sequence)
+        if filled is not None and not sequence.ending:
+            self._events.append(BlocksReady(sequence.number, *filled))
 
     def _fault(self, sequence: Sequence, error: Exception) -> None:
         if sequence.ending:
             return
         if sequence.phase is not Phase.DONE:
             sequence.turn(Turn.FINISH)
-        reason = "nan" if isinstance(error, NanLogits) else "internal"
         detail = f"{type(error).__name__}: {error}"
-        self._events.append(Fault(sequence.number, "nan" if reason == "nan" else "internal", detail))
+        self._events.append(
+            Fault(sequence.number, "nan" if isinstance(error, NanLogits) else "internal", detail)
+        )
 
     def _settle(self, sequence: Sequence) -> None:
         """After any change: find the end, tell a standby's progress, move between resting and waiting."""
-        if sequence.phase in (Phase.DONE, Phase.GONE):
+        if sequence.phase is Phase.DONE:
             return
         if sequence.goal is not Goal.EXTEND and self._finish(sequence):
             return
@@ -309,7 +265,7 @@ class Engine:
         sequence.turn(Turn.END)
         del self._sequences[sequence.number]
         self._ended.append(sequence.number)
-        self._pool.unpin(sequence.clear())
+        self._tables.release(sequence)
 
     def _get(self, seq: int) -> Sequence:
         sequence = self._sequences.get(seq)

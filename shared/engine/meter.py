@@ -25,6 +25,8 @@ class EngineStats:
     """New tokens/s of recent steps that extend; 0: no sample yet."""
     decode_step_ms: float
     """Median milliseconds of recent steps that decode; 0: no sample yet."""
+    queue_wait: float = 0.0
+    """Mean seconds that the sequences started last had waited; 0: no sample yet."""
     steps: int = 0
     """Steps with work since the start."""
     last_step: float = 0.0
@@ -40,9 +42,14 @@ class Meter:
         self._block_tokens = block_tokens
         self._extends: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS)
         self._decodes: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._waits: deque[float] = deque(maxlen=RECENT_STEPS)
         self._steps = 0
         self._last_step = 0.0
         self._tokens = 0
+
+    def started(self, waited: float) -> None:
+        """A sequence got a place after so many seconds."""
+        self._waits.append(waited)
 
     def applied(self, now: float, plan: StepPlan, result: StepResult) -> None:
         """A step is over."""
@@ -75,6 +82,7 @@ class Meter:
             queued_tokens=tokens,
             prefill_rate=sum(n for n, _ in self._extends) / seconds if seconds > 0 else 0.0,
             decode_step_ms=1e3 * statistics.median(self._decodes) if self._decodes else 0.0,
+            queue_wait=statistics.fmean(self._waits) if self._waits else 0.0,
             steps=self._steps,
             last_step=self._last_step,
             computed_tokens=self._tokens,

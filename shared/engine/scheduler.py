@@ -1,4 +1,4 @@
-"""Which sequences take part in the next step, and with how many new tokens. Numbers only: no pool, no clock."""
+"""Which sequences take part in the next step, and with how many new tokens. No pool, no clock."""
 
 from __future__ import annotations
 

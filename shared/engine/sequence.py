@@ -81,7 +81,7 @@ class SequenceSpec:
 class Sequence:
     """Mutable state of one sequence in the engine. Positions are absolute, prompt first."""
 
-    def __init__(self, number: int, spec: SequenceSpec, block_tokens: int) -> None:
+    def __init__(self, number: int, spec: SequenceSpec, block_tokens: int, now: float) -> None:
         self.number = number
         self.ids = list(spec.ids)
         self.prompt_len = spec.prompt_len
@@ -93,6 +93,7 @@ class Sequence:
         self.promise = spec.promise
         self.publish = spec.publish
         self.phase = Phase.RESTING
+        self.added: float | None = now  # in the caller's seconds; None once it has had a place
         self.paused = False
         self.flying = False  # part of the running step
         self.ending = False  # ended while flying: released when the step is applied
@@ -113,7 +114,7 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """New tokens to compute for the goal; 0 for a drawing sequence means that the last block comes again."""
+        """New tokens to compute; 0 for a drawing sequence: its last block has to come again."""
         if self.draws:
             return len(self.ids) - self.computed
         if self.goal is Goal.EXTEND:

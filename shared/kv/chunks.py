@@ -59,9 +59,7 @@ class BlockMap:
         return self._block_bytes
 
     def span(self, chunk: Chunk, upto: int) -> tuple[int, int]:
-        """The chunk's [first, end) in its block. Raises BadChunk where the header names a place that is not
-        there.
-        """
+        """The chunk's [first, end) in its block. Raises BadChunk where there is no such place."""
         place = self._groups.get(chunk.group)
         if place is None:
             raise BadChunk(f"group {chunk.group} is not in the layout, which has {sorted(self._groups)}")

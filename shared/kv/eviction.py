@@ -57,7 +57,7 @@ class LeafLru:
         self._order.move_to_end(block)
 
     def victim(self) -> int:
-        """The loose block to give up next; the caller then calls `drop`. Raises KeyError where none is loose."""
+        """The loose block to give up next; the caller then drops it. Raises KeyError where none is."""
         while self._order:
             block = next(iter(self._order))
             if not self._children.get(self._hash[block]):

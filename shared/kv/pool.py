@@ -58,14 +58,12 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that may be promised or taken without a promise. Negative only between a pin and the
-        caller's test.
-        """
+        """Blocks that may be promised or taken. Negative only between a pin and its caller's test."""
         return self.free + self.cached - self._promised_total
 
     @property
     def gains(self) -> int:
-        """Grows whenever `available` may have grown: a taker that failed need not try again before."""
+        """Grows whenever `room` may have grown for anybody: a taker that failed need not try again before."""
         return self._gains
 
     # --- lookup ---------------------------------------------------------------------------------------------
@@ -120,7 +118,7 @@ class BlockPool:
             self._refs[block] += 1
 
     def unpin(self, blocks: Sequence[int]) -> None:
-        """One holder less of each block, given in chain order; the last one leaves it cached or, if private,
+        """One holder less of each block, given in chain order; the last leaves it cached or, if private,
         free.
         """
         for block in blocks:
@@ -143,15 +141,21 @@ class BlockPool:
 
     def promise(self, key: Hashable, n: int) -> None:
         """Set `n` more blocks aside for `key`. The caller has seen that `available` suffices."""
-        if n < 0:
-            raise InvariantBroken(f"a promise of {n} blocks")
+        if n < 0 or key is None:
+            raise InvariantBroken(f"a promise of {n} blocks for {key!r}")
         if n:
             self._promised[key] = self._promised.get(key, 0) + n
             self._promised_total += n
+            self._gains += 1
 
     def promised(self, key: Hashable) -> int:
         """Blocks still set aside for `key`."""
         return self._promised.get(key, 0)
+
+    def room(self, key: Hashable | None) -> int:
+        """How many blocks `take` would give under `key`."""
+        covered = self._promised.get(key, 0) if key is not None else 0
+        return min(covered + max(self.available, 0), self.free + self.cached)
 
     def unpromise(self, key: Hashable, n: int | None = None) -> None:
         """Take `n` blocks of the promise back, at most what is left of it; None: all."""
@@ -159,14 +163,17 @@ class BlockPool:
         back = held if n is None else min(n, held)
         if back < 0:
             raise InvariantBroken(f"{n} blocks of a promise are taken back")
-        if not back:
-            return
-        if back == held:
-            del self._promised[key]
+        if back:
+            self._spend(key, back)
+            self._gains += 1
+
+    def _spend(self, key: Hashable, n: int) -> None:
+        left = self._promised[key] - n
+        if left:
+            self._promised[key] = left
         else:
-            self._promised[key] = held - back
-        self._promised_total -= back
-        self._gains += 1
+            del self._promised[key]
+        self._promised_total -= n
 
     # --- blocks ---------------------------------------------------------------------------------------------
 
@@ -179,13 +186,13 @@ class BlockPool:
         if n < 0:
             raise InvariantBroken(f"{n} blocks are taken")
         covered = min(n, self._promised.get(key, 0)) if key is not None else 0
-        if n > self.free + self.cached or n - covered > max(self.available, 0):
+        if n > self.room(key):
             raise OutOfBlocks(
                 f"{n} blocks wanted, {covered} of them promised: {self.free} free, {self.cached} cached,"
                 f" {self._promised_total} promised of {self.total}"
             )
         if covered:
-            self.unpromise(key, covered)
+            self._spend(key, covered)
         blocks = []
         for _ in range(n):
             if not self._free:

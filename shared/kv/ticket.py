@@ -28,16 +28,20 @@ class BlockEvent(enum.Enum):
     RETURN = "return"  # a chunk was damaged, or its connection ended inside it
     PUBLISH = "publish"  # its turn in the chain: published as it is
     FOUND = "found"  # its turn in the chain: an equal block was already published
-    ORPHAN = "orphan"  # the other ticket ended; nothing of the block is here
-    INHERIT = "inherit"  # the other ticket ended and left a part of the block
-    INHERIT_FULL = "inherit full"  # the other ticket ended and left the whole block
+    CARRY = "carry"  # taken over from another ticket, nothing of it is here
+    INHERIT = "inherit"  # taken over from another ticket, a part of it is here
+    INHERIT_FULL = "inherit full"  # taken over from another ticket, all of it is here
+    YIELD = "yield"  # a more urgent ticket has taken it over
 
 
 BLOCK_TABLE: dict[tuple[BlockState, BlockEvent], BlockState] = {
     (BlockState.WANTED, BlockEvent.LEND): BlockState.LANDING,
     (BlockState.WANTED, BlockEvent.FOUND): BlockState.HELD,
     (BlockState.AWAITED, BlockEvent.FOUND): BlockState.HELD,
-    (BlockState.AWAITED, BlockEvent.ORPHAN): BlockState.WANTED,
+    (BlockState.WANTED, BlockEvent.YIELD): BlockState.AWAITED,
+    (BlockState.LANDING, BlockEvent.YIELD): BlockState.AWAITED,
+    (BlockState.FULL, BlockEvent.YIELD): BlockState.AWAITED,
+    (BlockState.AWAITED, BlockEvent.CARRY): BlockState.WANTED,
     (BlockState.AWAITED, BlockEvent.INHERIT): BlockState.LANDING,
     (BlockState.AWAITED, BlockEvent.INHERIT_FULL): BlockState.FULL,
     (BlockState.LANDING, BlockEvent.LEND): BlockState.LANDING,
@@ -58,6 +62,8 @@ class TicketState(enum.Enum):
 
 class TicketEvent(enum.Enum):
     CHUNK = "chunk"  # a chunk asks for memory
+    YIELD = "yield"  # it becomes less urgent than others that want the same blocks
+    HURRY = "hurry"  # it is urgent again
     HOLD = "hold"  # the next block of the chain is held
     COMPLETE = "complete"  # the last block is held
     CLOSE = "close"
@@ -67,7 +73,11 @@ TICKET_TABLE: dict[tuple[TicketState, TicketEvent], TicketState] = {
     (TicketState.OPEN, TicketEvent.CHUNK): TicketState.OPEN,
     (TicketState.OPEN, TicketEvent.HOLD): TicketState.OPEN,
     (TicketState.OPEN, TicketEvent.COMPLETE): TicketState.COMPLETE,
+    (TicketState.OPEN, TicketEvent.YIELD): TicketState.OPEN,
+    (TicketState.OPEN, TicketEvent.HURRY): TicketState.OPEN,
     (TicketState.OPEN, TicketEvent.CLOSE): TicketState.CLOSED,
+    (TicketState.COMPLETE, TicketEvent.YIELD): TicketState.COMPLETE,
+    (TicketState.COMPLETE, TicketEvent.HURRY): TicketState.COMPLETE,
     (TicketState.COMPLETE, TicketEvent.CHUNK): TicketState.COMPLETE,
     (TicketState.COMPLETE, TicketEvent.CLOSE): TicketState.CLOSED,
 }
@@ -107,6 +117,7 @@ class Ticket:
         )
         self.blocks = blocks  # pool addresses of the leading published blocks, pinned by this ticket
         self.promise = promise  # pool key under which blocks are taken
+        self.yields = False  # a ticket that does not yield takes over the blocks that this one is to bring
         self.state = TicketState.OPEN
         self.landings: dict[int, Landing] = {}  # by index in the chain: LANDING and FULL
         self.needs: dict[int, None] = {}  # blocks to ask the sender for, not reported yet
@@ -161,3 +172,19 @@ class Ticket:
         if after is None:
             raise InvariantBroken(f"a ticket is {self.state.value} and cannot {event.value}")
         self.state = after
+
+    def check(self) -> None:
+        """Raise InvariantBroken where the states of the blocks and what is kept of them differ."""
+        for index in range(self.have, self.upto):
+            state = self.block_state(index)
+            if (state is BlockState.HELD) != (index < self.published):
+                raise InvariantBroken(f"block {index} is {state.value}, {self.published} are published")
+            if (state in (BlockState.LANDING, BlockState.FULL)) != (index in self.landings):
+                raise InvariantBroken(f"block {index} is {state.value} but its memory says otherwise")
+        if self._unlanded != self._states.count(BlockState.WANTED):
+            raise InvariantBroken(f"{self._unlanded} blocks are counted as wanted")
+        if self.complete != (self.published == self.upto):
+            raise InvariantBroken(f"a ticket with {self.to_come} blocks to come is {self.state.value}")
+        for index, landing in self.landings.items():
+            if landing.owner is not self:
+                raise InvariantBroken(f"the memory of block {index} has another owner")
