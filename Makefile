@@ -14,7 +14,7 @@ help: ## show this list
 	@sed -n 's/^#   /  /p' $(firstword $(MAKEFILE_LIST))
 
 setup: ## make .venv, install pinned packages, fetch and convert the development model (safe to repeat)
-	@sh scripts/setup.sh
+	@sh scripts/setup.sh $(if $(filter setup,$(MAKECMDGOALS)),--say)
 
 demo: setup ## show the main job: four services, two datacenters, one conversation (ARGS="--rate-mbit 20 ...")
 	@$(PY) -m scripts.demo $(ARGS)

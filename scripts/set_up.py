@@ -41,6 +41,8 @@ def main() -> int:
         with _alone():
             _packages()
             _model()
+        if "--say" in sys.argv:
+            say("everything is in place")
     except SetupFailed as error:
         say(str(error))
         return 1

@@ -1,8 +1,9 @@
-"""What holds for every test: one quiet thread for torch, and the development model as a fixture."""
+"""What holds for every test: one quiet thread for torch, no deadlines, the development model as a fixture."""
 
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 
@@ -11,6 +12,8 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    hypothesis.settings.register_profile("project", deadline=None)  # machines are shared and uneven
+    hypothesis.settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")

@@ -251,6 +251,8 @@ def lengths(modules: Modules) -> Iterator[Violation]:
 def docstrings(modules: Modules) -> Iterator[Violation]:
     """A module with code says its job."""
     for module in modules.values():
+        if _under(module, ("tests.unit", "tests.property", "tests.integration")):
+            continue  # a test file's name and the names of its tests say it
         if module.tree.body and not ast.get_docstring(module.tree):
             yield Violation(module, 1, "the module has no docstring that says its job")
 

@@ -4,7 +4,6 @@ Reads text only and imports nothing that it looks at. The rules are in `tests.su
 """
 
 import ast
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,15 +98,12 @@ def from_sources(sources: Mapping[str, str]) -> dict[str, Module]:
 
 
 def read_project(root: Path = ROOT) -> dict[str, Module]:
-    """Every Python file of the project that git does not ignore, by dotted name."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *SOURCE]
-    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split("\n")
+    """Every Python file of the project, by dotted name."""
     modules: dict[str, Module] = {}
-    for line in sorted(set(listed)):
-        path = root / line
-        if path.suffix == ".py" and path.is_file():
-            name = ".".join(Path(line).with_suffix("").parts).removesuffix(".__init__")
-            modules[name] = Module(name, line, path.read_text(encoding="utf-8"))
+    for path in sorted(path for folder in SOURCE for path in (root / folder).rglob("*.py")):
+        relative = path.relative_to(root)
+        name = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
+        modules[name] = Module(name, str(relative), path.read_text(encoding="utf-8"))
     return modules
 
 
