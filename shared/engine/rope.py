@@ -1,7 +1,7 @@
 """Rotary embedding as one complex product over pairs, and the order of a head's dimensions that it needs.
 
 Checkpoints and the pool keep a head as two halves (dimension i rotates with i + d/2). The engine computes
-with partners side by side (at 2i and 2i + 1): weights are reordered when they are loaded, keys whenever a block
+with partners side by side (at 2i and 2i + 1): weights are reordered when loaded, keys whenever a block
 passes between pool and context.
 """
 
