@@ -16,6 +16,18 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("project")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped where torch finds none."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU"))
+
+
 @pytest.fixture(scope="session")
 def model_directory() -> Path:
     """The development model's Hugging Face directory (for tests marked `model`)."""
