@@ -1,0 +1,397 @@
+"""KV that this worker sends: Attach, open transfers, their pins and reports. Knows no sockets and no prefills.
+
+Blocks are found in the pool by their chain hash, whoever made them, so P, a relay and a decoder send alike. A block is
+pinned from the moment it exists until the receiver reports it, and once more while a chunk of it is being written (I6).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import xxhash
+
+from shared.kv.hashing import HASH_BYTES
+from shared.policy.priority import SendQueue
+from shared.wire.messages import (
+    Attach,
+    Failed,
+    FailReason,
+    Have,
+    KvChunk,
+    Missing,
+    Rid,
+    TransferClass,
+)
+from shared.wire.port import OutChunk
+from shared.worker.alignment import Alignments
+from shared.worker.send_pins import SendPins
+from shared.worker.site import Site
+from shared.worker.sources import MAY_COME, Source, SourceState
+from shared.worker.transfer import Transfer
+
+
+REPORT_WAIT = 1.0
+"""Seconds after a break that a sender waits for the receiver's report before it sends everything unreported again."""
+
+ENDED_KEPT = 1024
+"""Tickets that are remembered after their end, so that a late Attach does not open them again."""
+
+
+class LineLoad(NamedTuple):
+    """Transfers that go over one line."""
+
+    unsent: int  # bytes promised and not acknowledged
+    smallest: int  # the least that any transfer has left
+    oldest_age: float  # seconds
+
+    def plus(self, other: LineLoad | None) -> LineLoad:
+        if other is None:
+            return self
+        return LineLoad(
+            self.unsent + other.unsent,
+            min(self.smallest, other.smallest),
+            max(self.oldest_age, other.oldest_age),
+        )
+
+
+class KvOut:
+    """All transfers out of this worker."""
+
+    def __init__(self, site: Site, source: Source) -> None:
+        self._site = site
+        self._source = source
+        self._open: dict[bytes, Transfer] = {}
+        self._by_rid: dict[Rid, set[bytes]] = {}
+        self._queues: dict[str, SendQueue] = {}
+        self._awaited: dict[bytes, set[bytes]] = {}  # hash of a block to come -> tickets that want it
+        self._writing: dict[int, tuple[bytes, int]] = {}
+        self._key = 0
+        self._ended: OrderedDict[bytes, None] = OrderedDict()
+        self.alignments = Alignments(site, "align_out", self._held, self._drop)
+        self.pins = SendPins(site.pool, int(site.policy.send_pin_fraction * site.pool.total))
+
+    # --- numbers --------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def writing(self) -> int:
+        """Chunks that a write buffer refers to."""
+        return len(self._writing)
+
+    def get(self, ticket: bytes) -> Transfer | None:
+        return self._open.get(ticket)
+
+    def of(self, rid: Rid) -> list[Transfer]:
+        return [self._open[ticket] for ticket in sorted(self._by_rid.get(rid, ()))]
+
+    def all(self) -> Iterable[Transfer]:
+        return self._open.values()
+
+    def lines(self, now: float) -> dict[str, LineLoad]:
+        """What waits for each line."""
+        loads: dict[str, LineLoad] = {}
+        for node, queue in self._queues.items():
+            if len(queue):
+                load = LineLoad(queue.remaining, queue.smallest, queue.oldest_age(now))
+                name = self._site.line_of(node)
+                loads[name] = load.plus(loads.get(name))
+        return loads
+
+    # --- Attach ---------------------------------------------------------------------------------------------
+
+    def on_attach(self, now: float, router: str, attach: Attach, payload: bytes) -> bool:
+        """Open a transfer, or change the class of an open one. False: there is none, and the router has been told."""
+        known = self._open.get(attach.ticket)
+        if known is not None:
+            self.reclass(now, known, attach.cls)
+            return True
+        if attach.ticket in self._ended:
+            return False
+        hashes = self._chain(attach, payload)
+        if hashes is None:
+            self._site.outbox.send(router, Missing(attach.rid, attach.ticket, attach.have))
+            return False
+        peer = self._site.peers.get(attach.target)
+        if peer is not None and peer.incarnation != attach.incarnation:
+            self._site.count("attach_stale_total")
+            self._site.outbox.send(router, Missing(attach.rid, attach.ticket, attach.have))
+            return False
+        if attach.have >= attach.upto:
+            return True
+        self._begin(now, router, attach, hashes, reached=peer is not None)
+        return attach.ticket in self._open
+
+    def _chain(self, attach: Attach, payload: bytes) -> list[bytes] | None:
+        """The hashes of [0, upto), checked against the receiver's own chain; None where they do not fit."""
+        if payload:
+            hashes = [payload[at : at + HASH_BYTES] for at in range(0, len(payload), HASH_BYTES)]
+        else:
+            hashes = self._source.hashes(attach.rid)
+        if len(hashes) < attach.upto:
+            return None
+        hashes = hashes[: attach.upto]
+        if hashes and hashes[-1] != attach.last_hash:
+            self._site.count("attach_chain_mismatch_total")
+            return None
+        return hashes
+
+    def _begin(
+        self, now: float, router: str, attach: Attach, hashes: list[bytes], *, reached: bool
+    ) -> None:
+        transfer = Transfer(attach, router, hashes, self._site.block_bytes, now)
+        self._open[transfer.ticket] = transfer
+        self._by_rid.setdefault(transfer.rid, set()).add(transfer.ticket)
+        self._queue(transfer.target).open(transfer.ticket, transfer.cls, transfer.total_bytes, now)
+        self._site.count("transfers_out_total")
+        if not reached:
+            self._site.timers.set(("unreached", transfer.ticket), now + self._site.policy.attach_wait)
+        self.resolve(now, transfer)
+
+    def reclass(self, now: float, transfer: Transfer, cls: TransferClass) -> None:
+        """Give a transfer another class."""
+        if transfer.cls is not cls:
+            transfer.cls = cls
+            self._queue(transfer.target).set_class(transfer.ticket, cls)
+            self._stir(transfer)
+
+    # --- blocks come into being -----------------------------------------------------------------------------
+
+    def resolve(self, now: float, transfer: Transfer) -> None:
+        """Pin the wanted blocks that exist; wait for the others, or say Missing where they cannot come."""
+        state = self._source.state(transfer.rid)
+        for index in transfer.unresolved:
+            if not self._hold(transfer, index, state):
+                self._awaited.setdefault(transfer.hashes[index], set()).add(transfer.ticket)
+        rest = transfer.unresolved
+        if rest and not MAY_COME[state]:
+            self._missing(transfer, rest[0])
+            return
+        self._stir(transfer)
+
+    def _hold(self, transfer: Transfer, index: int, state: SourceState) -> bool:
+        block = self._site.pool.find(transfer.hashes[index])
+        if block is None or (state is SourceState.QUEUED and self.pins.blocks >= self.pins.most):
+            return False
+        if not self.pins.pin(block):
+            return False
+        transfer.held[index] = block
+        return True
+
+    def on_stored(self, now: float, hashes: Iterable[bytes]) -> None:
+        """Blocks were published here: those that transfers wait for are pinned."""
+        touched: dict[bytes, None] = {}
+        for hash_ in hashes:
+            for ticket in self._awaited.pop(hash_, ()):
+                touched[ticket] = None
+        for ticket in touched:
+            transfer = self._open.get(ticket)
+            if transfer is not None:
+                self.resolve(now, transfer)
+
+    def source_changed(self, now: float, rid: Rid) -> None:
+        """The request has started, is done, or has ended without all its blocks."""
+        for transfer in self.of(rid):
+            self.resolve(now, transfer)
+
+    # --- reports --------------------------------------------------------------------------------------------
+
+    def on_have(self, now: float, node: str, have: Have) -> bool:
+        """A receiver's report. False: no such transfer here."""
+        transfer = self._open.get(have.ticket)
+        if transfer is None or transfer.target != node:
+            if transfer is None and (have.complete or have.gone):
+                self._remember(have.ticket)
+            return False
+        if have.complete or have.gone:
+            self._site.count("transfers_out_done_total" if have.complete else "transfers_out_gone_total")
+            if have.complete:
+                self.alignments.done(transfer.ticket)
+            self.close(transfer)
+            return True
+        before = transfer.acked_bytes
+        self.pins.unpin(transfer.report(have))
+        if transfer.waits_report:
+            self._site.timers.clear(("report", transfer.ticket))
+            transfer.rewind()
+        if have.needs:
+            transfer.want(have.needs)
+            self.resolve(now, transfer)
+            if transfer.ticket not in self._open:
+                return True
+        self._watch(now, transfer, moved=transfer.acked_bytes > before)
+        self._queue(node).open(transfer.ticket, transfer.cls, transfer.total_bytes, now)
+        self._queue(node).acked(transfer.ticket, transfer.acked_bytes)
+        self._stir(transfer)
+        return True
+
+    def _watch(self, now: float, transfer: Transfer, *, moved: bool) -> None:
+        """A transfer whose bytes stay unacknowledged has stalled."""
+        key = ("stall", transfer.ticket)
+        if moved:
+            self._site.timers.clear(key)
+        if transfer.outstanding and not self._site.timers.has(key):
+            self._site.timers.set(key, now + 2 * self._site.link.bulk_stall)
+
+    # --- the transport asks ---------------------------------------------------------------------------------
+
+    def next_chunk(self, now: float, node: str, limit: int) -> OutChunk | None:
+        """The next bytes for a node, by class and share; its block stays pinned until `chunk_written`."""
+        queue = self._queues.get(node)
+        if queue is None or self._site.peers.get(node) is None:
+            return None
+        ticket = queue.next()
+        if ticket is None:
+            return None
+        transfer = self._open[ticket]
+        index, first, end = transfer.next_span(limit)
+        block = transfer.held[index]
+        data = self._site.view(block)[first:end]
+        self._site.pool.pin([block])
+        self._key += 1
+        self._writing[self._key] = (ticket, block)
+        queue.sent(ticket, end - first)
+        self._stir(transfer)
+        self._watch(now, transfer, moved=False)
+        self._site.count("kv_bytes_out_total", end - first)
+        self._site.count(f"kv_bytes_out_{transfer.cls.name.lower()}_total", end - first)
+        header = KvChunk(ticket, 0, 0, index, first, end - first, 0, xxhash.xxh3_64_intdigest(data))
+        return OutChunk(header, data, self._key)
+
+    def chunk_written(self, now: float, key: int, sent: bool) -> None:
+        """No write buffer refers to the chunk any more. Not sent: what is missing is learned from the next report."""
+        ticket, block = self._writing.pop(key)
+        self._site.pool.unpin([block])
+        transfer = self._open.get(ticket)
+        if not sent and transfer is not None:
+            self._await_report(now, transfer)
+
+    def on_resumed(self, now: float, node: str) -> None:
+        """A connection to the node broke and is back: bytes on their way may be lost."""
+        for transfer in self._open.values():
+            if transfer.target == node and transfer.outstanding:
+                self._await_report(now, transfer)
+
+    def _await_report(self, now: float, transfer: Transfer) -> None:
+        transfer.waits_report = True
+        self._site.timers.sooner(("report", transfer.ticket), now + REPORT_WAIT)
+        self._stir(transfer)
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def on_report_wait(self, now: float, ticket: bytes) -> None:
+        """No report came after a break: go on from the last one; the receiver drains what it has."""
+        transfer = self._open.get(ticket)
+        if transfer is not None:
+            transfer.rewind()
+            self._stir(transfer)
+
+    def on_unreached(self, now: float, ticket: bytes) -> None:
+        """No session with the target has come up."""
+        transfer = self._open.get(ticket)
+        if transfer is not None and self._site.peers.get(transfer.target) is None:
+            self._missing(transfer, transfer.have)
+
+    def on_stall(self, now: float, ticket: bytes) -> None:
+        """Nothing was acknowledged for long. While the peer is silent altogether, the link decides, not this."""
+        transfer = self._open.get(ticket)
+        if transfer is None or not transfer.outstanding:
+            return
+        if self._site.peers.is_suspect(transfer.target):
+            self._watch(now, transfer, moved=True)
+            return
+        self._site.count("transfers_out_stalled_total")
+        self._site.outbox.send(
+            transfer.router,
+            Failed(
+                transfer.rid,
+                self._source.term(transfer.rid),
+                transfer.ticket,
+                FailReason.STALLED,
+                f"{transfer.target} has acknowledged nothing for {2 * self._site.link.bulk_stall:g} s",
+            ),
+        )
+        self.close(transfer)
+
+    # --- sessions and ends ----------------------------------------------------------------------------------
+
+    def on_session(self, now: float, node: str, incarnation: int) -> None:
+        """A target's session has opened: transfers to another incarnation of it end."""
+        for transfer in [t for t in self._open.values() if t.target == node]:
+            self._site.timers.clear(("unreached", transfer.ticket))
+            if transfer.incarnation != incarnation:
+                self._site.count("attach_stale_total")
+                self._missing(transfer, transfer.have)
+            else:
+                self._stir(transfer)
+
+    def on_lost(self, node: str) -> None:
+        """The peer is lost: everything that was to go there ends."""
+        for transfer in [t for t in self._open.values() if t.target == node]:
+            self.close(transfer)
+        self._queues.pop(node, None)
+
+    def align(self, now: float, transfer: Transfer, upto: int | None) -> None:
+        """The request has ended: its transfer goes on as an alignment, up to the prompt's `upto` blocks."""
+        if upto is not None:
+            self.pins.unpin(transfer.shorten(upto))
+            self._queue(transfer.target).open(transfer.ticket, transfer.cls, transfer.total_bytes, now)
+        self.reclass(now, transfer, TransferClass.ALIGNMENT)
+        self._stir(transfer)
+        self.alignments.add(now, transfer.ticket)
+
+    def _held(self, ticket: bytes) -> int:
+        transfer = self._open.get(ticket)
+        return 0 if transfer is None else len(transfer.held)
+
+    def _drop(self, ticket: bytes) -> None:
+        """Its blocks are needed, or its time is over: the router learns that the rest will not come."""
+        transfer = self._open[ticket]
+        self._missing(transfer, transfer.published)
+
+    def close(self, transfer: Transfer) -> None:
+        """End a transfer and its pins. Chunks that are being written keep theirs."""
+        self.alignments.lost(transfer.ticket)
+        del self._open[transfer.ticket]
+        tickets = self._by_rid[transfer.rid]
+        tickets.discard(transfer.ticket)
+        if not tickets:
+            del self._by_rid[transfer.rid]
+        for hash_ in transfer.hashes:
+            waiting = self._awaited.get(hash_)
+            if waiting is not None:
+                waiting.discard(transfer.ticket)
+                if not waiting:
+                    del self._awaited[hash_]
+        self.pins.unpin([transfer.held[index] for index in sorted(transfer.held)])
+        transfer.held.clear()
+        self._queue(transfer.target).close(transfer.ticket)
+        for kind in ("report", "stall", "unreached"):
+            self._site.timers.clear((kind, transfer.ticket))
+        self._remember(transfer.ticket)
+
+    def _missing(self, transfer: Transfer, first: int) -> None:
+        self._site.count("transfers_out_missing_total")
+        self._site.outbox.send(transfer.router, Missing(transfer.rid, transfer.ticket, first))
+        self.close(transfer)
+
+    def _remember(self, ticket: bytes) -> None:
+        self._ended[ticket] = None
+        if len(self._ended) > ENDED_KEPT:
+            self._ended.popitem(last=False)
+
+    def _queue(self, node: str) -> SendQueue:
+        queue = self._queues.get(node)
+        if queue is None:
+            queue = self._queues[node] = SendQueue(self._site.line)
+        return queue
+
+    def _stir(self, transfer: Transfer) -> None:
+        """Tell the queue whether the transfer has bytes now, and the transport where it has."""
+        sendable = transfer.sendable
+        self._queue(transfer.target).set_ready(transfer.ticket, sendable)
+        if sendable:
+            self._site.outbox.wake(transfer.target)

@@ -1,0 +1,46 @@
+"""Who has a session with this worker now. Knows roles and incarnations, nothing of requests."""
+
+from __future__ import annotations
+
+from shared.wire.messages import Role
+from shared.wire.port import PeerInfo
+
+
+class Peers:
+    """Live sessions by node name."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, PeerInfo] = {}
+        self._suspect: set[str] = set()
+
+    def opened(self, peer: PeerInfo) -> None:
+        self._live[peer.node] = peer
+        self._suspect.discard(peer.node)
+
+    def lost(self, node: str) -> PeerInfo | None:
+        """Forget a session; who it was, None where there was none."""
+        self._suspect.discard(node)
+        return self._live.pop(node, None)
+
+    def suspected(self, node: str, suspect: bool) -> None:
+        if suspect and node in self._live:
+            self._suspect.add(node)
+        else:
+            self._suspect.discard(node)
+
+    def is_suspect(self, node: str) -> bool:
+        return node in self._suspect
+
+    def get(self, node: str) -> PeerInfo | None:
+        return self._live.get(node)
+
+    def role(self, node: str) -> Role | None:
+        peer = self._live.get(node)
+        return None if peer is None else peer.role
+
+    def routers(self) -> list[str]:
+        return [node for node, peer in self._live.items() if peer.role is Role.ROUTER]
+
+    def workers(self) -> list[str]:
+        """Nodes that KV can be sent to or come from."""
+        return [node for node, peer in self._live.items() if peer.role is not Role.ROUTER]

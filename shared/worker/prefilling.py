@@ -1,0 +1,387 @@
+"""Prefill requests at P: queued, running, done, and then only sending. One id is drawn; the rest is the senders' work.
+
+Knows how a request stands, not how its blocks travel: `kv_out` pins and sends them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from shared.engine.events import Fault, Finished, Sampled
+from shared.engine.sequence import Goal, SequenceSpec
+from shared.wire.messages import (
+    Attach,
+    Failed,
+    FailReason,
+    FinishReason,
+    First,
+    Prefill,
+    Refused,
+    RefuseReason,
+    Resume,
+    Rid,
+    Role,
+    TokenLogprob,
+    TokenRow,
+)
+from shared.wire.messages import Finished as FinishedMessage
+from shared.worker import asked
+from shared.worker.asked import Asked, BadAsk
+from shared.worker.kv_out import KvOut
+from shared.worker.site import Site
+from shared.worker.sources import SourceState
+
+RETRY_SOON = 0.5
+"""Seconds after which a refused request may be tried again where nothing better is known."""
+
+LARGE_DELTA = 1 / 64
+"""Part of the pool above which the blocks that a prefill must make count as a large delta."""
+
+
+@dataclass(slots=True)
+class Prompt:
+    """One Prefill at this worker."""
+
+    ask: Asked
+    number: int
+    state: SourceState = SourceState.QUEUED
+    seq: int | None = None
+    cached: int = 0  # leading blocks that were here before
+    first: tuple[int, TokenLogprob | None] | None = None  # the drawn id
+    told: set[bytes] = field(default_factory=set)  # tickets whose relay has its First
+    relays: dict[bytes, str] = field(default_factory=dict)  # ticket -> relay to be told
+    orphan: bool = False  # its router's session ended
+    hold: list[int] = field(default_factory=list)  # pool blocks pinned until an Attach comes
+
+
+class Prefilling:
+    """All prefills of this worker; the `Source` of its transfers."""
+
+    def __init__(self, site: Site, out: KvOut) -> None:
+        self._site = site
+        self._out = out
+        self._prompts: dict[Rid, Prompt] = {}
+        self._by_seq: dict[int, Rid] = {}
+        self._queue: list[tuple[int, int, Rid]] = []  # (priority, number, rid), most urgent first
+        self._number = 0
+        self._paused: set[str] = set()  # routers that are silent
+        self._tried: tuple[int, int] | None = None  # what the pool was like when the head of the queue did not fit
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    # --- as a source ----------------------------------------------------------------------------------------
+
+    def state(self, rid: Rid) -> SourceState:
+        prompt = self._prompts.get(rid)
+        return SourceState.GONE if prompt is None else prompt.state
+
+    def hashes(self, rid: Rid) -> list[bytes]:
+        prompt = self._prompts.get(rid)
+        return [] if prompt is None else prompt.ask.hashes
+
+    def term(self, rid: Rid) -> int:
+        prompt = self._prompts.get(rid)
+        return 0 if prompt is None else prompt.ask.term
+
+    def prompt_len(self, rid: Rid) -> int:
+        prompt = self._prompts.get(rid)
+        return 0 if prompt is None else prompt.ask.prompt_len
+
+    def all(self) -> list[Rid]:
+        return list(self._prompts)
+
+    def _of(self, router: str) -> list[Prompt]:
+        return [prompt for prompt in self._prompts.values() if prompt.ask.router == router]
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Known tokens of prefills that wait here, not in the engine."""
+        return sum(len(self._prompts[rid].ask.ids) for _, _, rid in self._queue)
+
+    # --- Prefill --------------------------------------------------------------------------------------------
+
+    def on_prefill(self, now: float, router: str, message: Prefill, payload: bytes) -> None:
+        """Take a prefill in, or refuse it. Again for the same rid with a newer term: from the start."""
+        known = self._prompts.get(message.rid)
+        if known is not None and message.term <= known.ask.term:
+            self._site.count("old_term_total")
+            return
+        if known is not None:
+            self._end(known)
+        try:
+            ask = asked.read(self._site, now, router, message, payload)
+        except BadAsk as error:
+            self._refuse(router, message, RefuseReason.BAD_REQUEST, 0.0, str(error))
+            return
+        refusal = self._refusal(ask)
+        if refusal is not None:
+            self._refuse(router, message, *refusal)
+            return
+        self._number += 1
+        self._prompts[ask.rid] = Prompt(ask, self._number)
+        heapq.heappush(self._queue, (ask.priority, self._number, ask.rid))
+        self._tried = None
+        self._site.count("prefills_total")
+        self._site.timers.set(("backstop", ask.rid), ask.deadline)
+
+    def _refusal(self, ask: Asked) -> tuple[RefuseReason, float, str] | None:
+        site = self._site
+        blocks = site.blocks_for(len(ask.ids))
+        if site.draining:
+            return RefuseReason.DRAINING, RETRY_SOON, f"{site.node} drains"
+        if len(ask.ids) > site.max_context:
+            return RefuseReason.TOO_LONG, 0.0, f"{len(ask.ids)} ids; the context is {site.max_context}"
+        if blocks > site.pool.total:
+            return RefuseReason.TOO_LONG, 0.0, f"{blocks} blocks; the pool has {site.pool.total}"
+        if len(self._queue) >= site.policy.max_queued:
+            return RefuseReason.QUEUE_FULL, RETRY_SOON, f"{len(self._queue)} prefills wait"
+        pins = self._out.pins
+        if pins.blocks > pins.most:
+            new = blocks - len(site.pool.match(ask.hashes))
+            if new > max(1, LARGE_DELTA * site.pool.total):
+                return (
+                    RefuseReason.LINE_BACKLOG,
+                    self._drain_time(),
+                    f"{pins.blocks} blocks wait to be sent, more than {pins.most}",
+                )
+        return None
+
+    def _drain_time(self) -> float:
+        """Seconds until the bytes that wait for the lines have left, by the slowest line."""
+        backlog: dict[str, int] = {}
+        for transfer in self._out.all():
+            line = self._site.line_of(transfer.target)
+            backlog[line] = backlog.get(line, 0) + transfer.total_bytes - transfer.acked_bytes
+        waits = [
+            size / rate for line, size in backlog.items() if (rate := self._site.line_rate(line)) > 0
+        ]
+        return max([RETRY_SOON, *waits])
+
+    def _refuse(
+        self, router: str, message: Prefill, reason: RefuseReason, retry: float, detail: str
+    ) -> None:
+        self._site.count("prefills_refused_total")
+        self._site.outbox.send(
+            router, Refused(message.rid, message.term, reason, int(1e3 * retry), detail)
+        )
+
+    # --- queued -> running ----------------------------------------------------------------------------------
+
+    def start_queued(self, now: float) -> None:
+        """Give the queue's head its blocks and pass it to the engine, while that goes."""
+        while self._queue:
+            pool = self._site.pool
+            room = self._site.policy.max_running - len(self._by_seq)
+            seen = (pool.gains, len(self._by_seq))
+            if room <= 0 or seen == self._tried:
+                return
+            if not self._start(now, self._prompts[self._queue[0][2]]):
+                self._tried = (pool.gains, len(self._by_seq))
+                return
+            heapq.heappop(self._queue)
+
+    def _start(self, now: float, prompt: Prompt) -> bool:
+        site, ask = self._site, prompt.ask
+        most = (len(ask.ids) - 1) // site.block_tokens
+        blocks = site.pool.match(ask.hashes[:most])
+        need = site.blocks_for(len(ask.ids)) - len(blocks)
+        short = need + site.pool.loose(blocks) - site.pool.available
+        if short > 0:
+            self._out.alignments.make_room(short)
+            if need + site.pool.loose(blocks) > site.pool.available:
+                return False
+        site.pool.pin(blocks)
+        spec = SequenceSpec(
+            ids=ask.ids,
+            prompt_len=ask.prompt_len,
+            params=ask.params,
+            root=ask.root,
+            hashes=ask.hashes,
+            blocks=blocks,
+            goal=Goal.PREFILL,
+            priority=ask.priority,
+        )
+        prompt.cached = len(blocks)
+        prompt.seq = site.engine.add(spec, now)
+        self._by_seq[prompt.seq] = ask.rid
+        if prompt.orphan or ask.router in self._paused:
+            site.engine.pause(prompt.seq)
+        prompt.state = SourceState.RUNNING
+        self._out.source_changed(now, ask.rid)
+        return True
+
+    # --- Attach ---------------------------------------------------------------------------------------------
+
+    def on_attach(self, attach: Attach, *, opened: bool) -> None:
+        """A target was attached: a relay is to have the first id, and main decode's pins stand for the waiting ones."""
+        prompt = self._prompts.get(attach.rid)
+        if prompt is None:
+            return
+        role = self._site.peers.role(attach.target)
+        if role is Role.RELAY:
+            prompt.relays[attach.ticket] = attach.target
+            self._tell_relays(prompt)
+        elif opened:
+            self._let_go(prompt)
+
+    def on_peer(self, node: str) -> None:
+        """A session has opened: a relay there may wait for its First."""
+        for prompt in self._prompts.values():
+            if node in prompt.relays.values():
+                self._tell_relays(prompt)
+
+    def _tell_relays(self, prompt: Prompt) -> None:
+        if prompt.first is None:
+            return
+        id_, logprob = prompt.first
+        for ticket, node in prompt.relays.items():
+            if ticket in prompt.told or self._site.peers.get(node) is None:
+                continue
+            prompt.told.add(ticket)
+            logprobs = None if logprob is None else (logprob,)
+            rid, start = prompt.ask.rid, len(prompt.ask.ids)
+            self._site.outbox.send(node, First(ticket, rid, start, (id_,), logprobs))
+
+    # --- engine ---------------------------------------------------------------------------------------------
+
+    def on_sampled(self, now: float, event: Sampled) -> None:
+        """The one id: to the router and the relays; the blocks wait for an Attach or go on being sent."""
+        prompt = self._prompts[self._by_seq[event.seq]]
+        prompt.first = (event.id, asked.wire_logprob(event.logprob, event.top))
+        self._emit(prompt)
+        self._tell_relays(prompt)
+        self._done(now, prompt)
+
+    def on_finished(self, event: Finished) -> None:
+        """The drawn id ends the request: the router counts it with this term."""
+        prompt = self._prompts[self._by_seq[event.seq]]
+        ask = prompt.ask
+        reason = FinishReason(event.reason)
+        self._site.outbox.send(ask.router, FinishedMessage(ask.rid, ask.term, event.at, reason))
+
+    def on_fault(self, event: Fault) -> None:
+        prompt = self._prompts[self._by_seq[event.seq]]
+        self.fail(prompt.ask.rid, FailReason(event.reason), event.detail)
+
+    def settle(self) -> None:
+        """After a step: sequences that have drawn leave the engine."""
+        for prompt in [self._prompts[rid] for rid in self._by_seq.values()]:
+            if prompt.state is SourceState.DONE:
+                self._leave_engine(prompt)
+
+    def has(self, seq: int) -> bool:
+        return seq in self._by_seq
+
+    def _emit(self, prompt: Prompt) -> None:
+        if prompt.first is None:
+            return
+        id_, logprob = prompt.first
+        ask = prompt.ask
+        logprobs = None if logprob is None else (logprob,)
+        self._site.outbox.row(ask.router, TokenRow(ask.rid, ask.term, len(ask.ids), (id_,), logprobs))
+
+    def _done(self, now: float, prompt: Prompt) -> None:
+        """Keep the blocks for an Attach that has not come; those of open transfers have their own pins."""
+        site = self._site
+        pool, hashes = site.pool, prompt.ask.hashes
+        if prompt.seq is not None:
+            # A twin's published block may have gone since: this copy stands in for it.
+            for index, block in enumerate(site.engine.blocks(prompt.seq)[: len(hashes)]):
+                if pool.hash_of(block) is None and pool.find(hashes[index]) is None:
+                    pool.publish(block, hashes[index], hashes[index - 1] if index else None)
+        prompt.state = SourceState.DONE
+        self._out.source_changed(now, prompt.ask.rid)
+        if not any(site.peers.role(t.target) is not Role.RELAY for t in self._out.of(prompt.ask.rid)):
+            prompt.hold = [block for block in pool.match(hashes) if self._out.pins.pin(block)]
+            site.timers.set(("hold", prompt.ask.rid), now + site.policy.attach_wait)
+
+    def _leave_engine(self, prompt: Prompt) -> None:
+        if prompt.seq is not None:
+            del self._by_seq[prompt.seq]
+            self._site.engine.end(prompt.seq)
+            prompt.seq = None
+            self._tried = None
+
+    # --- ends -----------------------------------------------------------------------------------------------
+
+    def on_hold_over(self, rid: Rid) -> None:
+        """No Attach has come: the blocks are ordinary cache from now on."""
+        prompt = self._prompts.get(rid)
+        if prompt is not None:
+            self._let_go(prompt)
+
+    def _let_go(self, prompt: Prompt) -> None:
+        self._out.pins.unpin(prompt.hold)
+        prompt.hold = []
+        self._site.timers.clear(("hold", prompt.ask.rid))
+
+    def on_resume(self, message: Resume) -> None:
+        """Repeat the drawn id."""
+        prompt = self._prompts.get(message.rid)
+        if prompt is not None and message.start <= len(prompt.ask.ids):
+            self._emit(prompt)
+
+    def release(self, rid: Rid) -> None:
+        """The request is over here; its transfers are the caller's to end or to align."""
+        prompt = self._prompts.get(rid)
+        if prompt is not None:
+            self._end(prompt)
+
+    def pause(self, router: str) -> None:
+        """The router is silent: nothing of its requests is computed; all is kept."""
+        self._paused.add(router)
+        for prompt in self._of(router):
+            if prompt.seq is not None:
+                self._site.engine.pause(prompt.seq)
+
+    def resume(self, router: str) -> None:
+        """The router is back."""
+        self._paused.discard(router)
+        for prompt in self._of(router):
+            if prompt.seq is not None and not prompt.orphan:
+                self._site.engine.resume(prompt.seq)
+
+    def orphan(self, router: str) -> None:
+        """The router's session has ended: it asks again by a new Prefill or not at all."""
+        for prompt in self._of(router):
+            prompt.orphan = True
+
+    def abandon(self, router: str, keep: int | None) -> None:
+        """End the router's orphans; with `keep`, only those of other incarnations than that."""
+        for prompt in self._of(router):
+            rid = prompt.ask.rid
+            if rid.incarnation != keep if keep is not None else prompt.orphan:
+                for transfer in self._out.of(rid):
+                    if transfer.ticket not in self._out.alignments:
+                        self._out.close(transfer)
+                self._end(prompt)
+
+    def fail(self, rid: Rid, reason: FailReason, detail: str) -> None:
+        """Give the request up and say so; its transfers end."""
+        prompt = self._prompts.get(rid)
+        if prompt is None:
+            return
+        for transfer in self._out.of(rid):
+            self._out.close(transfer)
+        self._site.count(f"failed_{reason}_total")
+        self._site.outbox.send(prompt.ask.router, Failed(rid, prompt.ask.term, b"", reason, detail))
+        self._end(prompt)
+
+    def _end(self, prompt: Prompt) -> None:
+        rid = prompt.ask.rid
+        if prompt.state is SourceState.QUEUED:
+            self._queue = [entry for entry in self._queue if entry[2] != rid]
+            heapq.heapify(self._queue)
+        if prompt.seq is not None and prompt.first is None:
+            wasted = self._site.engine.computed(prompt.seq) - prompt.cached * self._site.block_tokens
+            self._site.count("prefill_wasted_tokens_total", max(wasted, 0))
+        self._leave_engine(prompt)
+        self._let_go(prompt)
+        self._site.timers.clear(("backstop", rid))
+        del self._prompts[rid]
