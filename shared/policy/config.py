@@ -69,6 +69,8 @@ class WorkerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """New tokens of one sequence per step when nothing decodes."""
     growth_tokens: int = 256
     """Output tokens that admission at a decoder reserves room for (or max_tokens, if less)."""
+    local_tokens: int = 256
+    """Tokens at most that a new owner computes itself rather than wait for the rest of a transfer that runs."""
     attach_wait: float = 5.0
     """Seconds a finished prefill keeps its blocks pinned without an Attach."""
     send_pin_fraction: float = 0.5
