@@ -250,6 +250,7 @@ class LineShare(msgspec.Struct, frozen=True, array_like=True, tag=16):
     rate: Amount  # bytes/s
     seq: Nat
     ttl_ms: Nat
+    senders: Nat = 1  # with something to send on this line: without a fresh share each takes an even part
 
 
 class Flush(msgspec.Struct, frozen=True, array_like=True, tag=17):

@@ -1,0 +1,138 @@
+"""How fast to send on a line: a token bucket, an estimate of the line's rate, back-off between dials
+(pure).
+
+Time comes in as seconds of any one monotonic clock, rates are bytes per second. Knows no sockets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+UNLIMITED = math.inf
+
+
+class TokenBucket:
+    """Lets through `rate` bytes per second on average and `depth` seconds' worth at once. Spending may go
+    into debt, so a chunk of any size passes once the bucket is not empty."""
+
+    def __init__(self, rate: float = UNLIMITED, depth: float = 0.005) -> None:
+        self.rate = rate
+        self._depth = depth
+        self._tokens = 0.0
+        self._at: float | None = None
+
+    def delay(self, now: float) -> float:
+        """Seconds until something may be sent; 0: now."""
+        if self.rate == UNLIMITED:
+            return 0.0
+        self._fill(now)
+        return 0.0 if self._tokens >= 0 else -self._tokens / self.rate
+
+    def spend(self, now: float, size: int) -> None:
+        """`size` bytes were sent."""
+        if self.rate != UNLIMITED:
+            self._fill(now)
+            self._tokens -= size
+
+    def set_rate(self, now: float, rate: float) -> None:
+        """From now on another rate; what was saved up is kept within the new depth."""
+        if self.rate != UNLIMITED:
+            self._fill(now)
+        else:
+            self._at, self._tokens = now, 0.0
+        self.rate = rate
+
+    def _fill(self, now: float) -> None:
+        if self._at is not None:
+            self._tokens += (now - self._at) * self.rate
+        self._at = now
+        self._tokens = min(self._tokens, self.rate * self._depth)
+
+
+class LineEstimate:
+    """The rate of a line from what it delivered while a backlog existed.
+
+    The estimate is the best sample of the last `window` seconds with samples: an idle or half-used line
+    says nothing about its rate. A lower sample alone is not believed (the sender may have been slow); with
+    a risen round trip or loss it is, and older samples are dropped. One round trip of eight is sent at 1.25
+    times the estimate, to find a line that has become faster. Until samples stop growing (start-up) nothing
+    is held back.
+    """
+
+    PROBE_GAIN = 1.25
+    PROBE_EVERY = 8
+    _FALL = 0.85  # of the estimate: lower samples are a fall, if anything else says so
+    _GROWTH = 1.25
+    _STEADY = 3  # samples without growth that end the start-up
+
+    def __init__(self, window: float, guess: float = 0.0) -> None:
+        self._window = window
+        self._samples: deque[tuple[float, float]] = deque()
+        self._rate = self._guess = guess
+        self._full = 0.0
+        self._steady = 0
+        self._low = 0
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second; 0 where nothing is known."""
+        return self._rate
+
+    @property
+    def started(self) -> bool:
+        """Whether enough samples agree to pace by the estimate."""
+        return self._steady >= self._STEADY
+
+    def sample(self, now: float, rate: float, *, rtt: float, least_rtt: float, lost: bool) -> None:
+        """`rate` was delivered over an interval in which a backlog existed all the time."""
+        queueing = least_rtt > 0 and rtt > 1.25 * least_rtt + 0.002
+        fallen = self.started and rate < self._FALL * self._rate and (queueing or lost)
+        self._low = self._low + 1 if fallen else 0
+        if self._low >= 2:
+            self._samples.clear()
+            self._low = 0
+        self._samples.append((now, rate))
+        while self._samples[0][0] < now - self._window:
+            self._samples.popleft()
+        best = max(sample for _, sample in self._samples)
+        self._rate = best if self.started else max(best, self._guess)
+        if rate > self._full * self._GROWTH:
+            self._full, self._steady = rate, 0
+        elif not self.started:
+            self._steady += 1
+
+    def pace(self, now: float, rtt: float) -> float:
+        """The rate to send at now."""
+        if not self.started:
+            return UNLIMITED
+        turn = int(now / max(rtt, 0.01)) % self.PROBE_EVERY
+        return self._rate * (self.PROBE_GAIN if turn == 0 else 1.0)
+
+
+class Backoff:
+    """Seconds between attempts: `first`, doubled up to `most`, each by a random part shorter so that peers
+    which lost each other at the same time do not meet again and again."""
+
+    def __init__(self, first: float, most: float) -> None:
+        self._first = first
+        self._most = most
+        self._next = first
+
+    def next(self, random: float) -> float:
+        """The pause before the next attempt; `random` is in [0, 1)."""
+        pause = self._next * (0.5 + random / 2)
+        self._next = min(self._most, self._next * 2)
+        return pause
+
+    def reset(self) -> None:
+        self._next = self._first
+
+
+def chunk_size(rate: float, chunk_ms: float, least: int, most: int) -> int:
+    """Bytes of one chunk: about `chunk_ms` of the line, within limits, in whole 4 KiB; `most` where the
+    rate is unknown."""
+    if rate <= 0 or rate == UNLIMITED:
+        return most
+    wanted = int(rate * chunk_ms / 1000) & ~4095
+    return max(least, min(most, wanted))

@@ -1,0 +1,205 @@
+"""One line between two datacenters as this node sends on it: rate, estimate, and whose turn it is.
+
+All connections that cross a line share one token bucket. Within one datacenter, and between two that no
+line is named for, nothing is held back. Knows peers only as things that can send one chunk; calls no core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shared.policy.config import LinePolicy, LinkPolicy
+from shared.policy.flow import UNLIMITED, LineEstimate, TokenBucket, chunk_size
+from shared.policy.line_share import ShareHeld
+from shared.transport.tcp import TcpInfo
+
+_TURN_BYTES = 8 << 20
+"""Sent in one go at most, then the loop gets its turn."""
+_LEAST_INTERVAL = 0.02
+_MOST_SILENT = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class LineSpec:
+    """A line as configured. `between` are its two datacenters; rates are bytes per second in each
+    direction."""
+
+    name: str
+    between: tuple[str, str]
+    rate: float = 0.0
+    """Cap; 0: none."""
+    rtt: float = 0.0
+    """Seconds, as a first guess."""
+    bulk_connections: int = 0
+    """Per pair of workers; 0: the link policy's."""
+    congestion: str = ""
+    dscp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """What may be known of a line from outside."""
+
+    name: str
+    rate: float  # bytes/s: the estimate, or the cap where nothing was measured; 0: unknown
+    rtt: float  # seconds, smoothed; 0: unknown
+    share: float  # bytes/s that this sender may use now; inf: no limit
+    backlog: bool  # something waits to be sent
+
+
+class Sender(Protocol):
+    """A destination on the line."""
+
+    def send_one(self, now: float, limit: int) -> int:
+        """Write one chunk of at most `limit` bytes where a socket wants it and there is one; bytes
+        written."""
+
+    def blocked(self) -> bool:
+        """Whether chunks wait for a socket."""
+
+    def infos(self) -> list[TcpInfo]:
+        """The kernel's view of its bulk connections."""
+
+
+class Line:
+    """The sending half of one line. `spec` None: no limit, no sharing."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: LineSpec | None,
+        policy: LinePolicy,
+        link: LinkPolicy,
+        clock: Callable[[], float],
+        after_turn: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self.shares = ShareHeld()
+        self._policy = policy
+        self._link = link
+        self._clock = clock
+        self._estimate = LineEstimate(policy.estimate_window, spec.rate if spec else 0.0)
+        self._bucket = TokenBucket()
+        self._senders: list[Sender] = []
+        self._hungry: deque[Sender] = deque()
+        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._rtt = spec.rtt if spec else 0.0
+        self._sampled = 0.0
+        self._acked = 0
+        self._retransmits = 0
+        self._busy_since: float | None = None
+        self._after_turn = after_turn  # when chunks were sent outside of the owner's own call
+
+    # --- senders ---
+
+    def join(self, sender: Sender) -> None:
+        self._senders.append(sender)
+
+    def leave(self, sender: Sender) -> None:
+        self._senders.remove(sender)
+        if sender in self._hungry:
+            self._hungry.remove(sender)
+
+    def wake(self, sender: Sender) -> None:
+        """This destination may have something to send, or room to send it."""
+        if sender not in self._hungry:
+            self._hungry.append(sender)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- sending ---
+
+    def turn(self, now: float) -> None:
+        """Send chunks in turns between the hungry destinations while the rate allows it."""
+        self.sample(now)
+        left = _TURN_BYTES
+        limit = self.chunk_limit()
+        self._bucket.set_rate(now, self._allowed(now))
+        while self._hungry:
+            delay = self._bucket.delay(now)
+            if delay > 0 or left <= 0:
+                self._later(delay)
+                break
+            sender = self._hungry.popleft()
+            size = sender.send_one(now, limit)
+            if size:
+                left -= size
+                self._bucket.spend(now, size)
+                self._hungry.append(sender)
+        self._note_backlog(now)
+
+    def charge(self, now: float, size: int) -> None:
+        """Control bytes use the line too, and wait for nobody."""
+        self._bucket.spend(now, size)
+
+    def chunk_limit(self) -> int:
+        """Bytes of a chunk at most: about `chunk_ms` of the line."""
+        rate = self._estimate.rate if self.spec else 0.0
+        return chunk_size(rate, self._policy.chunk_ms, self._link.min_chunk, self._link.max_chunk)
+
+    def view(self, now: float) -> LineView:
+        return LineView(
+            self.name, self._estimate.rate, self._rtt, self._share(now), self._busy_since is not None
+        )
+
+    # --- estimate ---
+
+    def heard_rtt(self, rtt: float) -> None:
+        """A round trip of a control connection over this line."""
+        self._rtt = rtt if not self._rtt else self._rtt + (rtt - self._rtt) / 8
+
+    def sample(self, now: float) -> None:
+        """Measure what was delivered since the last sample, where that is long enough ago."""
+        span = now - self._sampled
+        if span < max(_LEAST_INTERVAL, self._rtt):
+            return
+        infos = [info for sender in self._senders for info in sender.infos()]
+        acked = sum(info.acked for info in infos)
+        retransmits = sum(info.retransmits for info in infos)
+        self._note_backlog(now)
+        delivered, lost = acked - self._acked, retransmits > self._retransmits
+        counted = self._sampled > 0 and span < max(_MOST_SILENT, 4 * self._rtt) and delivered > 0
+        self._sampled, self._acked, self._retransmits = now, acked, retransmits
+        if counted and self._busy_since is not None and self._busy_since <= now - span and infos:
+            rtt = sum(info.rtt for info in infos) / len(infos)
+            least = min(info.least_rtt for info in infos)
+            self._estimate.sample(now, delivered / span, rtt=rtt, least_rtt=least, lost=lost)
+
+    # --- inside ---
+
+    def _share(self, now: float) -> float:
+        if self.spec is None or not self.spec.rate:
+            return UNLIMITED
+        return self.shares.rate(now, self.spec.rate)
+
+    def _allowed(self, now: float) -> float:
+        if self.spec is None:
+            return UNLIMITED
+        return min(self._share(now), self._estimate.pace(now, self._rtt))
+
+    def _note_backlog(self, now: float) -> None:
+        """A backlog exists while a destination waits for the bucket or for a socket."""
+        if self._hungry or any(sender.blocked() for sender in self._senders):
+            if self._busy_since is None:
+                self._busy_since = now
+        else:
+            self._busy_since = None
+
+    def _later(self, delay: float) -> None:
+        if self._timer is not None:
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(delay, self._again) if delay > 0 else loop.call_soon(self._again)
+
+    def _again(self) -> None:
+        self._timer = None
+        self.turn(self._clock())
+        self._after_turn()

@@ -1,0 +1,202 @@
+"""One node at the other end of a session: its connections, what is written to them, and its signs of life.
+
+A control connection and any number of bulk connections carry one session in turn. Everything that happens
+is reported to the endpoint; nothing here calls a core but to fetch the next chunk. Knows no dialling and no
+listening.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from shared.policy.config import LinkPolicy
+from shared.transport.line import Line
+from shared.transport.tcp import Stream, TcpInfo
+from shared.wire.codec import encode
+from shared.wire.framing import chunk_head, frame_bytes
+from shared.wire.handshake import Agreed
+from shared.wire.liveness import Liveness
+from shared.wire.messages import Goodbye, Ping, Pong
+from shared.wire.port import OutChunk
+from shared.wire.session import Session
+
+_BATCH = 32 << 10
+"""Control bytes put into the socket at once: what comes later may still pass what waits."""
+
+
+class ChunkSource(Protocol):
+    """Where a peer's chunks come from."""
+
+    def next_chunk(self, now: float, node: str, limit: int) -> OutChunk | None: ...
+
+    def chunk_written(self, node: str, key: int, sent: bool) -> None: ...
+
+
+class Peer:
+    """State of one session's connections on this side."""
+
+    def __init__(
+        self,
+        agreed: Agreed,
+        policy: LinkPolicy,
+        line: Line,
+        source: ChunkSource | None,
+        now: float,
+    ) -> None:
+        self.node = agreed.peer.node
+        self.info = agreed.peer
+        self.session = Session(agreed.session, agreed.peer, policy)
+        self.line = line
+        self.control: Stream | None = None
+        self.bulk: dict[int, Stream] = {}
+        self.had_bulk: set[int] = set()
+        """Bulk connections that existed before: another with the same number may have lost bytes."""
+        self.liveness = Liveness(policy, now)
+        self.sent_bytes = 0
+        self.sent_chunk_bytes = 0
+        self._policy = policy
+        self._source = source
+        self._pong: int | None = None
+        self._ping = False
+        self._turn = 0
+        self._refused = False  # the source had chunks and no socket wanted them
+        self._progress: dict[int, tuple[int, float]] = {}  # bulk connection -> (acked, since)
+        line.join(self)
+
+    # --- connections ---
+
+    def carry(self, stream: Stream, now: float) -> Stream | None:
+        """A new control connection; the one that it fences, which the caller ends."""
+        old, self.control = self.control, stream
+        self._pong = None
+        self.liveness.connected(now)
+        return old
+
+    def add_bulk(self, index: int, stream: Stream) -> Stream | None:
+        """A new bulk connection; the one that it fences."""
+        old = self.bulk.get(index)
+        self.bulk[index] = stream
+        self._progress.pop(index, None)
+        return old
+
+    def drop(self, stream: Stream, now: float) -> bool:
+        """A connection of this peer is over; whether it still counted."""
+        if stream is self.control:
+            self.control = None
+            self.liveness.disconnected(now)
+            return True
+        for index, known in self.bulk.items():
+            if known is stream:
+                del self.bulk[index]
+                self._progress.pop(index, None)
+                return True
+        return False
+
+    def streams(self) -> list[Stream]:
+        return [*([self.control] if self.control is not None else []), *self.bulk.values()]
+
+    def leave(self) -> None:
+        """The session is over."""
+        self.line.leave(self)
+
+    # --- control ---
+
+    def ping(self) -> None:
+        self._ping = True
+
+    def answer(self, stamp: int) -> None:
+        """A Ping came; only the last one is worth an answer."""
+        self._pong = stamp
+
+    def flush(self, now: float) -> None:
+        """Put control frames into the socket while it takes them, most urgent first."""
+        stream = self.control
+        if stream is None:
+            return
+        if stream.wants_bytes and (self._ping or self._pong is not None):
+            self._write(stream, now, self._link_frames(now))
+        while stream.wants_bytes and self.session.wants_to_send:
+            frames: list[bytes] = []
+            size = 0
+            while size < _BATCH and (frame := self.session.next_frame(now)) is not None:
+                frames.append(frame_bytes(frame))
+                size += len(frames[-1])
+            self._write(stream, now, frames)
+
+    def goodbye(self, reason: str) -> None:
+        """Say that this session is over for good, behind all that is queued."""
+        if self.control is not None:
+            words = frame_bytes(self.session.link_frame(Goodbye(reason[:200])))
+            self.control.close(f"goodbye: {reason}", words)
+
+    def confirm(self, stream: Stream) -> None:
+        """Tell the dialling side that its connection was taken."""
+        stream.write(frame_bytes(self.session.ack_frame()))
+
+    def _link_frames(self, now: float) -> list[bytes]:
+        frames = []
+        if self._pong is not None:
+            frames.append(frame_bytes(self.session.link_frame(Pong(self._pong))))
+            self._pong = None
+        if self._ping:
+            frames.append(frame_bytes(self.session.link_frame(Ping(int(now * 1e6)))))
+            self._ping = False
+        return frames
+
+    def _write(self, stream: Stream, now: float, frames: list[bytes]) -> None:
+        data = b"".join(frames)
+        self.sent_bytes += len(data)
+        self.line.charge(now, len(data))
+        stream.write(data)
+
+    # --- bulk ---
+
+    def send_one(self, now: float, limit: int) -> int:
+        """One chunk into the next bulk connection that wants bytes; the bytes written."""
+        if self._source is None:
+            return 0
+        stream = self._writable()
+        self._refused = stream is None and bool(self.bulk)
+        if stream is None:
+            return 0
+        chunk = self._source.next_chunk(now, self.node, limit)
+        if chunk is None:
+            return 0
+        self._turn += 1
+        source, key, size = self._source, chunk.key, len(chunk.data)
+
+        def done(sent: bool) -> None:
+            source.chunk_written(self.node, key, sent)
+
+        head = chunk_head(encode(chunk.header), size)
+        self.sent_chunk_bytes += size
+        stream.write_chunk(head, chunk.data, done)
+        return len(head) + size
+
+    def blocked(self) -> bool:
+        return self._refused and self._writable() is None
+
+    def infos(self) -> list[TcpInfo]:
+        return [info for stream in self.bulk.values() if (info := stream.info()) is not None]
+
+    def stalled(self, now: float) -> list[Stream]:
+        """Bulk connections on which written bytes have stayed unacknowledged for too long."""
+        found = []
+        for index, stream in self.bulk.items():
+            info = stream.info()
+            if info is None:
+                continue
+            acked, since = self._progress.get(index, (-1, now))
+            if info.acked != acked or not stream.outstanding():
+                self._progress[index] = (info.acked, now)
+            elif now - since >= self._policy.bulk_stall:
+                found.append(stream)
+        return found
+
+    def _writable(self) -> Stream | None:
+        streams = list(self.bulk.values())
+        for step in range(len(streams)):
+            stream = streams[(self._turn + step) % len(streams)]
+            if stream.wants_bytes:
+                return stream
+        return None

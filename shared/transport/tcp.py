@@ -1,0 +1,251 @@
+"""One socket: bytes between the kernel and a `Connection`, and nothing kept that pool memory hangs on.
+
+Received bytes go where the connection says, straight into a block where it is a chunk's. Written chunks are
+handed to the event loop only when its write buffer is empty, and reported as written only once nothing
+refers to their memory any more, also when the connection is lost. Knows no sessions and no messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from shared.errors import Remote
+from shared.wire.connection import Connection
+from shared.wire.handshake import Agreed
+
+_NOTSENT_LOWAT = 25
+_SO_MAX_PACING_RATE = 47
+# struct tcp_info of linux/tcp.h: 8 bytes of flags, 24 u32, then u64 and u32 that came later.
+_RTT_AT, _RETRANSMITS_AT, _ACKED_AT, _UNSENT_AT, _TCP_INFO_BYTES = 68, 100, 120, 144, 160
+_RETRY = 0.01
+_LINGER = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TcpInfo:
+    """What the kernel says of a connection."""
+
+    rtt: float  # seconds, smoothed
+    least_rtt: float
+    retransmits: int  # segments, ever
+    acked: int  # bytes, ever
+    unsent: int  # bytes that the kernel has not sent yet
+
+
+class StreamOwner(Protocol):
+    """Who is told about a stream."""
+
+    def on_made(self, stream: Stream) -> None:
+        """The socket is connected; the handshake begins."""
+
+    def on_bytes(self, stream: Stream) -> None:
+        """Bytes came: the connection has events."""
+
+    def on_writable(self, stream: Stream) -> None:
+        """All that was written is in the kernel: more may be written."""
+
+    def on_end(self, stream: Stream, reason: str) -> None:
+        """The connection is over; called once."""
+
+
+class Stream(asyncio.BufferedProtocol):
+    """A connection's socket."""
+
+    def __init__(self, connection: Connection, owner: StreamOwner, *, dialled: bool) -> None:
+        self.connection = connection
+        self.dialled = dialled
+        self.peername = "?"
+        self.opened: asyncio.Future[Agreed] = asyncio.get_running_loop().create_future()
+        """Set by the owner when the handshake is over; cancelled where the connection ends before."""
+        self.failure: Remote | None = None
+        """Why this side, or the other, refused or broke the connection, where one of them did."""
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.over = False
+        """No event of this stream counts any more, though its socket may still be closing."""
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        self._paused = False
+        self._junk: memoryview | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._written: list[tuple[memoryview, Callable[[bool], None]]] = []
+
+    # --- what the loop calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=1, low=0)
+        self._socket = transport.get_extra_info("socket")
+        self.peername = _readable(transport.get_extra_info("peername"))
+        self.set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._owner.on_made(self)
+        self.write(self.connection.take_output())
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        if self.over:
+            if self._junk is None:
+                self._junk = memoryview(bytearray(1 << 16))
+            return self._junk
+        return self.connection.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self.over:
+            self.connection.buffer_updated(nbytes)
+            self._owner.on_bytes(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._settle(sent=True)
+        if not self.over:
+            self._owner.on_writable(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end("closed by the other side" if exc is None else str(exc) or type(exc).__name__)
+        if self._linger is not None:
+            self._linger.cancel()
+        self._transport = self._socket = None
+        self._settle_lost()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # --- what its owner calls ---
+
+    async def settled(self) -> None:
+        """Returns when the handshake is over, or the connection."""
+        ends: tuple[asyncio.Future[Agreed] | asyncio.Future[None], ...] = (self.opened, self.closed)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+
+    @property
+    def wants_bytes(self) -> bool:
+        """Whether what is written now goes to the kernel at once."""
+        return self._transport is not None and not self._paused and not self.over
+
+    def write(self, data: bytes) -> None:
+        """Control bytes; the caller asks `wants_bytes` first where it may have much."""
+        if data and self._transport is not None and not self.over:
+            self._transport.write(data)
+
+    def write_chunk(self, head: bytes, data: memoryview, done: Callable[[bool], None]) -> None:
+        """A chunk. `done(sent)` is called once nothing refers to `data`: now, later, or after the
+        connection's end."""
+        assert self._transport is not None
+        view = data[:]
+        self._written.append((view, done))
+        self._transport.writelines((head, view))
+        if not self._paused:
+            self._settle(sent=True)
+
+    def close(self, reason: str, last_words: bytes = b"") -> None:
+        """End after what is buffered, and these bytes, were sent; in any case within a second."""
+        self.write(last_words)
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.close()
+            self._linger = asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
+
+    def abort(self, reason: str) -> None:
+        """End at once."""
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def set_option(self, level: int, option: int, value: int | bytes) -> None:
+        """Set a socket option; a kernel that does not know it is let be."""
+        if self._socket is not None:
+            try:
+                self._socket.setsockopt(level, option, value)
+            except OSError:
+                return
+
+    def tune(
+        self, *, unsent: int = 0, congestion: str = "", dscp: int = 0, pace: int = 0, timeout: float = 0
+    ) -> None:
+        """How the kernel treats this connection: unsent bytes it buffers, congestion control, DSCP, burst
+        limit in bytes/s, seconds that data may stay unacknowledged. 0 and "": the kernel's default."""
+        if unsent:
+            self.set_option(socket.IPPROTO_TCP, _NOTSENT_LOWAT, unsent)
+        if congestion:
+            self.set_option(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+        if dscp:
+            self.set_option(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+            self.set_option(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, dscp << 2)
+        if pace:
+            self.set_option(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, min(pace, 0xFFFFFFFF))
+        if timeout:
+            self.set_option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))
+
+    def outstanding(self) -> int:
+        """Bytes written that the other side has not acknowledged."""
+        if self._socket is None or self._transport is None:
+            return 0
+        queued = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0]
+        return int(queued) + self._transport.get_write_buffer_size()
+
+    def info(self) -> TcpInfo | None:
+        """The kernel's view; None where it has none or the connection is over."""
+        if self._socket is None:
+            return None
+        try:
+            raw = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except OSError:
+            return None
+        if len(raw) < _TCP_INFO_BYTES:
+            return None
+        rtt = struct.unpack_from("<I", raw, _RTT_AT)[0]
+        retransmits = struct.unpack_from("<I", raw, _RETRANSMITS_AT)[0]
+        acked = struct.unpack_from("<Q", raw, _ACKED_AT)[0]
+        unsent, least = struct.unpack_from("<II", raw, _UNSENT_AT)
+        return TcpInfo(rtt / 1e6, least / 1e6, retransmits, acked, unsent)
+
+    # --- inside ---
+
+    def _end(self, reason: str) -> None:
+        if not self.over:
+            self.over = True
+            self.opened.cancel()
+            self._owner.on_end(self, reason)
+
+    def _settle(self, *, sent: bool) -> None:
+        """Report chunks whose memory nothing refers to any more."""
+        if not self._written or (self._transport is not None and self._transport.get_write_buffer_size()):
+            return
+        waiting, self._written = self._written, []
+        for view, done in waiting:
+            if _released(view):
+                done(sent)
+            else:
+                self._written.append((view, done))
+
+    def _settle_lost(self) -> None:
+        """After the connection's end the loop may still hold its write buffer for a moment."""
+        self._settle(sent=False)
+        if self._written:
+            asyncio.get_running_loop().call_later(_RETRY, self._settle_lost)
+
+
+def _released(view: memoryview) -> bool:
+    """Give a view up; False where a write buffer still refers to it."""
+    try:
+        view.release()
+    except BufferError:
+        return False
+    return True
+
+
+def _readable(address: object) -> str:
+    if isinstance(address, tuple) and len(address) >= 2:
+        return f"{address[0]}:{address[1]}"
+    return str(address)
