@@ -1,0 +1,139 @@
+"""Builds what a worker process is made of from the mesh file: runner, identity, first Announce."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from shared.engine.api import Runner
+from shared.engine.fingerprint import Fingerprint, fingerprint, template_fingerprint
+from shared.engine.synthetic import SyntheticRunner, SyntheticTiming
+from shared.errors import ConfigError
+from shared.kv.layout import full_attention
+from shared.runtime.settings import MeshConfig, NodeConfig
+from shared.transport.line import LineSpec
+from shared.transport.security import TlsFiles
+from shared.wire.messages import Announce, Role
+
+_SYNTHETIC_CONTEXT = 1 << 20
+_SYNTHETIC_VOCAB = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A runner and what its model is."""
+
+    runner: Runner
+    fingerprint: Fingerprint
+    max_context: int
+
+
+def build(mesh: MeshConfig, node: NodeConfig) -> Built:
+    """Load the model, or make the synthetic one. Raises ModelError or ConfigError."""
+    if mesh.model.engine == "synthetic":
+        return _synthetic(mesh, node)
+    # Torch is needed only by processes that compute with it.
+    from shared.engine.runner import TorchRunner
+
+    began = time.monotonic()
+    directory = Path(mesh.model.path).expanduser()
+    prints = fingerprint(directory)
+    runner = TorchRunner(
+        directory,
+        dtype=mesh.model.dtype,
+        kv_blocks=node.pool_blocks,
+        block_tokens=mesh.model.block_tokens,
+        threads=node.threads or 1,
+        device=node.device,
+    )
+    structlog.get_logger().info(
+        "model loaded", path=str(directory), seconds=round(time.monotonic() - began, 2)
+    )
+    return Built(runner, prints, _context(mesh, runner.max_context))
+
+
+def _synthetic(mesh: MeshConfig, node: NodeConfig) -> Built:
+    block_tokens = mesh.model.block_tokens
+    token_bytes, rest = divmod(mesh.synthetic.block_bytes, block_tokens)
+    if rest or token_bytes % 64:
+        advice = f"give a multiple of {64 * block_tokens}"
+        raise ConfigError("synthetic.block_bytes", f"{mesh.synthetic.block_bytes} fits no block; {advice}")
+    layout = full_attention(
+        layers=1, kv_heads=1, head_dim=token_bytes // 8, block_tokens=block_tokens, dtype="float32"
+    )
+    timing = SyntheticTiming(
+        step=node.slowdown * mesh.synthetic.step_ms / 1e3,
+        token=node.slowdown / mesh.synthetic.prefill_tokens_per_second,
+    )
+    runner = SyntheticRunner(
+        layout, node.pool_blocks, vocab=_SYNTHETIC_VOCAB, timing=timing, sleep=time.sleep
+    )
+    template = template_fingerprint(mesh.model.path)
+    return Built(runner, Fingerprint(f"synthetic-{template}", template), _context(mesh, _SYNTHETIC_CONTEXT))
+
+
+def _context(mesh: MeshConfig, limit: int) -> int:
+    if mesh.model.max_context > limit:
+        raise ConfigError("model.max_context", f"{mesh.model.max_context} is more than the model's {limit}")
+    return mesh.model.max_context or limit
+
+
+def first_announce(mesh: MeshConfig, node: NodeConfig, built: Built) -> Announce:
+    """What the worker tells its routers of itself."""
+    layout = built.runner.layout
+    return Announce(
+        role=Role(node.role),
+        model=served_name(mesh),
+        block_tokens=layout.block_tokens,
+        bytes_per_block=layout.block_bytes,
+        pool_blocks=node.pool_blocks,
+        max_context=built.max_context,
+        max_running=mesh.policy.worker.max_running,
+        draining=False,
+        kv_address=node.address or node.listen,
+        fingerprint=built.fingerprint.full,
+        layout=layout.digest(),
+    )
+
+
+def served_name(mesh: MeshConfig) -> str:
+    """The model's name for clients."""
+    return mesh.model.name or Path(mesh.model.path).expanduser().name
+
+
+def line_specs(mesh: MeshConfig) -> list[LineSpec]:
+    """The mesh file's lines as the transport takes them: bytes and seconds."""
+    return [
+        LineSpec(
+            name=line.name,
+            between=line.between,
+            rate=line.rate_mbit * 1e6 / 8,
+            rtt=line.rtt_ms / 1e3,
+            bulk_connections=line.bulk_connections,
+            congestion=line.congestion,
+            dscp=line.dscp,
+        )
+        for line in mesh.lines
+    ]
+
+
+def mesh_key(mesh: MeshConfig) -> bytes | None:
+    """The key all nodes share; None where the mesh file names none. Raises ConfigError."""
+    path = mesh.security.key_file
+    if not path:
+        return None
+    try:
+        return Path(path).expanduser().read_bytes().strip()
+    except OSError as error:
+        raise ConfigError("security.key_file", f"{path}: {error.strerror}") from error
+
+
+def tls_files(mesh: MeshConfig) -> TlsFiles | None:
+    """Certificate files for mutual TLS; None where the mesh file names none."""
+    security = mesh.security
+    if not security.tls_cert:
+        return None
+    return TlsFiles(security.tls_cert, security.tls_key, security.tls_ca)
