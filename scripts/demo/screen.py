@@ -31,6 +31,12 @@ class Screen:
         """One line of progress."""
         self.console.print(text)
 
+    def status(self, text: str) -> None:
+        """A line that the next one overwrites; only on a terminal."""
+        if self.console.is_terminal:
+            self.console.file.write(f"\r\x1b[K{text}")
+            self.console.file.flush()
+
     def legend(self) -> None:
         """Which colour is whose."""
         line = Text("tokens by ")
