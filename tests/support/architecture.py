@@ -79,14 +79,20 @@ LIGHT = (
 SANS_IO = ("shared.wire", "shared.kv", "shared.policy", "shared.worker", "services.router", "shared.engine")
 SHELLS = (
     "shared.worker.engine_loop",
+    "shared.worker.parts",
+    "shared.worker.process",
     "shared.engine.runner",  # measures its own steps
     "shared.engine.synthetic",  # waits as long as the step it stands for
     "shared.engine.fingerprint",
     "services.router.__main__",
     "services.router.service",
-    "services.router.app",
-    "services.router.generation",
-    "services.router.template",  # a chat template may ask for the date
+    "services.router.front.app",
+    "services.router.front.delivery",
+    "services.router.front.endpoints",
+    "services.router.front.generation",
+    "services.router.front.intake",
+    "services.router.front.prompts",
+    "services.router.front.template",  # a chat template may ask for the date
 )
 CLOCKS_AND_SOCKETS = (
     "anyio",
