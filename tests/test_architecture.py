@@ -126,7 +126,7 @@ GOOD: list[tuple[Check, Sources]] = [
     (architecture.light_closures, {"shared.transport.a": "def f():\n    import shared.engine.b"}),
     (
         architecture.sans_io,
-        {"shared.transport.a": "async def f(): pass", "services.router.app": "import time"},
+        {"shared.transport.a": "async def f(): pass", "services.router.front.app": "import time"},
     ),
     (architecture.unsafe_loading, {"shared.a": "import torch\ntorch.frombuffer(b'')\nx.load()"}),
     (architecture.names, {"shared.kv.pool": "", "services.router.__main__": ""}),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.router.tokens import Tokenizer, load_tokenizer
+from services.router.front.tokens import Tokenizer, load_tokenizer
 from tests.support.small_tokenizer import small_tokenizer
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.router.choice import Choice, ChoiceRules, Delta
-from services.router.detokenizer import Detokenizer
+from services.router.front.choice import Choice, ChoiceRules, Delta
+from services.router.front.detokenizer import Detokenizer
+from services.router.front.tokens import Tokenizer
 from services.router.requests import Broken, Done, RequestEvent, Tokens
-from services.router.tokens import Tokenizer
 from shared.errors import RequestFailed
 from shared.wire.messages import FinishReason, Role, TokenLogprob
 

@@ -8,9 +8,9 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.router.detokenizer import Detokenizer
-from services.router.tokens import Tokenizer, load_tokenizer
-from services.router.vocabulary import read_vocabulary
+from services.router.front.detokenizer import Detokenizer
+from services.router.front.tokens import Tokenizer, load_tokenizer
+from services.router.front.vocabulary import read_vocabulary
 from shared.errors import ModelError
 
 IDS = st.lists(st.integers(0, 352), max_size=60)

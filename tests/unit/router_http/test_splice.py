@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.router.splice import Recall, SpliceMemory
-from services.router.tokens import Tokenizer
+from services.router.front.splice import Recall, SpliceMemory
+from services.router.front.tokens import Tokenizer
 
 SALT = b"tenant"
 START = "<|im_start|>user\nthe question<|im_end|>\n<|im_start|>assistant\n"

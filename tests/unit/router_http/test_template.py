@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from services.router.template import ChatTemplate
+from services.router.front.template import ChatTemplate
 from shared.errors import InvalidRequest, ModelError
 
 USER = [{"role": "user", "content": "hi"}]

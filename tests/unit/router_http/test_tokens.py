@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.router.tokens import Tokenizer, load_tokenizer
+from services.router.front.tokens import Tokenizer, load_tokenizer
 from shared.errors import ModelError
 from tests.support.small_tokenizer import small_tokenizer
 

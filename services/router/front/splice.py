@@ -14,8 +14,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.router.agreement import Agreement, agree, shared_bytes
-from services.router.vocabulary import Vocabulary
+from services.router.front.agreement import Agreement, agree, shared_bytes
+from services.router.front.vocabulary import Vocabulary
 from shared.kv.hashing import pack_ids, unpack_ids
 
 _CHUNK = 1024  # characters between the places a prompt is looked up at

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.router.detokenizer import Detokenizer
+from services.router.front.detokenizer import Detokenizer
+from services.router.front.stops import StopStrings
 from services.router.requests import Broken, Done, RequestEvent, Tokens
-from services.router.stops import StopStrings
 from shared.errors import MeshError
 from shared.wire.messages import FinishReason, TokenLogprob
 

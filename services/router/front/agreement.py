@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.router.vocabulary import Vocabulary
+from services.router.front.vocabulary import Vocabulary
 
 _BACK_OFF = 32  # ids looked back over for the start of a word
 

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import tokenizers
 
-from services.router.detokenizer import text_of
-from services.router.template import ChatTemplate
-from services.router.vocabulary import Vocabulary, read_vocabulary
+from services.router.front.detokenizer import text_of
+from services.router.front.template import ChatTemplate
+from services.router.front.vocabulary import Vocabulary, read_vocabulary
 from shared.errors import ModelError
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -29,11 +29,9 @@ class Tokenizer:
         self._inner = inner
         self.vocabulary = vocabulary
         self.facts = facts
-        self.piecewise = all(
-            vocabulary.join(self.encode(text)) == text.encode() for text in ("x", " x", "\nx")
-        )
+        self.piecewise = self._is_piecewise()
         """Whether texts may be tokenized apart and joined: false where the tokenizer puts a space before a
-        text."""
+        text, or something after it."""
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Ids of a text. `add_special`: with what the tokenizer puts around a whole prompt (often a bos)."""
@@ -46,6 +44,10 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Text of a run of ids."""
         return text_of(self.vocabulary, ids, skip_special=skip_special)
+
+    def _is_piecewise(self) -> bool:
+        plain = all(self.vocabulary.join(self.encode(text)) == text.encode() for text in ("x", " x", "\nx"))
+        return plain and self.encode("x", add_special=True)[-1:] == self.encode("x")[-1:]
 
     def token(self, token: int) -> str:
         """How the tokenizer writes one id."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 
-from services.router.vocabulary import Vocabulary
+from services.router.front.vocabulary import Vocabulary
 
 
 class Detokenizer:

@@ -1,0 +1,166 @@
+"""/v1/completions: from its body to jobs, and from deltas to its answers. Knows nothing of sockets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+
+from services.router.front.answer import Head, Shape, gather, trace, usage
+from services.router.front.choice import Delta, Drawn
+from services.router.front.generation import Generation
+from services.router.front.logprobs import completion_logprobs
+from services.router.front.openai import CompletionAsk
+from services.router.front.replies import CompletionAnswer, CompletionChoice, CompletionLogprobs
+from services.router.front.vocabulary import Vocabulary
+from shared.errors import InvalidRequest, NotBuilt
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default of this endpoint."""
+
+
+def read_prompts(ask: CompletionAsk, vocab_size: int) -> list[str | list[int]]:
+    """The prompts, each a text or ids. Raises InvalidRequest by place."""
+    prompt = ask.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequest("prompt: the list is empty; send at least one prompt", "prompt")
+    if all(isinstance(one, int) for one in prompt):
+        return [_ids([one for one in prompt if isinstance(one, int)], "prompt", vocab_size)]
+    found: list[str | list[int]] = []
+    for at, one in enumerate(prompt):
+        if isinstance(one, int) or type(one) is not type(prompt[0]):
+            raise InvalidRequest(
+                f"prompt[{at}]: one list holds texts, or token ids, or lists of token ids, not a mixture",
+                f"prompt[{at}]",
+            )
+        found.append(one if isinstance(one, str) else _ids(one, f"prompt[{at}]", vocab_size))
+    return found
+
+
+def completion_top(ask: CompletionAsk) -> int:
+    """How many log-probabilities are asked for; -1: none."""
+    if ask.logprobs is None:
+        return -1
+    if ask.echo:
+        raise NotBuilt("logprobs: not served together with echo; leave one of them out", "logprobs")
+    return ask.logprobs
+
+
+def completion_session(ask: CompletionAsk, tenant: str) -> bytes:
+    """Names a conversation by the client's cache key; b"" for none."""
+    if ask.prompt_cache_key is None:
+        return b""
+    return hashlib.blake2b(
+        b"k" + ask.prompt_cache_key.encode(), digest_size=16, key=tenant.encode()[:64]
+    ).digest()
+
+
+class CompletionReply:
+    """Answers of one completions request. `echoes`: the prompt's text per choice, where asked for."""
+
+    def __init__(
+        self,
+        head: Head,
+        shape: Shape,
+        generation: Generation,
+        vocabulary: Vocabulary,
+        *,
+        n: int,
+        echoes: Sequence[str] = (),
+    ) -> None:
+        self._head = head
+        self._shape = shape
+        self._generation = generation
+        self._vocabulary = vocabulary
+        self._n = n
+        self._echoes = echoes
+        self._opened: set[int] = set()
+
+    def chunks(self, deltas: Sequence[Delta]) -> list[Struct]:
+        made: list[CompletionAnswer] = []
+        for delta in deltas:
+            made += self._content(delta)
+        if made and self._generation.ended and not self._shape.include_usage:
+            made[-1].pdd = trace(self._generation, self._shape)
+        return list(made)
+
+    def closing(self) -> list[Struct]:
+        if not self._shape.include_usage:
+            return []
+        last = self._answer([])
+        last.usage = usage(self._generation, self._n)
+        last.pdd = trace(self._generation, self._shape)
+        return [last]
+
+    def whole(self, deltas: Sequence[Delta]) -> CompletionAnswer:
+        choices = [
+            CompletionChoice(
+                index=one.index,
+                text=self._echo(one.index) + "".join(one.text),
+                logprobs=self._logprobs(one.index, one.drawn),
+                finish_reason=one.finish,
+                stop_reason=one.stop,
+                token_ids=self._ids(one.drawn),
+                prompt_token_ids=self._prompt_ids(one.index),
+            )
+            for one in gather(deltas, len(self._generation.jobs))
+        ]
+        answer = self._answer(choices)
+        answer.usage = usage(self._generation, self._n)
+        answer.pdd = trace(self._generation, self._shape)
+        return answer
+
+    def _content(self, delta: Delta) -> list[CompletionAnswer]:
+        choice = CompletionChoice(index=delta.index, text=delta.text)
+        first = delta.index not in self._opened
+        if first:
+            self._opened.add(delta.index)
+            choice.text = self._echo(delta.index) + choice.text
+            choice.prompt_token_ids = self._prompt_ids(delta.index)
+        if delta.drawn:
+            choice.logprobs = self._logprobs(delta.index, delta.drawn)
+            choice.token_ids = self._ids(delta.drawn)
+        told = bool(choice.text) or choice.logprobs is not None or choice.token_ids is not UNSET
+        made = [self._answer([choice])] if told or choice.prompt_token_ids is not UNSET else []
+        if delta.finish is not None:
+            end = CompletionChoice(
+                index=delta.index, text="", finish_reason=delta.finish.value, stop_reason=delta.stop
+            )
+            made.append(self._answer([end]))
+        return made
+
+    def _answer(self, choices: list[CompletionChoice]) -> CompletionAnswer:
+        return CompletionAnswer(
+            id=self._head.id,
+            created=self._head.created,
+            model=self._head.model,
+            system_fingerprint=self._head.fingerprint,
+            choices=choices,
+            usage=None if self._shape.include_usage else UNSET,
+        )
+
+    def _echo(self, index: int) -> str:
+        return self._echoes[index] if self._echoes else ""
+
+    def _logprobs(self, index: int, drawn: Sequence[Drawn]) -> CompletionLogprobs | None:
+        top = self._shape.logprobs
+        return completion_logprobs(self._vocabulary, drawn, top, len(self._echo(index))) if top >= 0 else None
+
+    def _ids(self, drawn: Sequence[Drawn]) -> list[int] | UnsetType:
+        return [one.id for one in drawn] if self._shape.token_ids else UNSET
+
+    def _prompt_ids(self, index: int) -> list[int] | UnsetType:
+        return self._generation.jobs[index].prompt.ids if self._shape.token_ids else UNSET
+
+
+def _ids(ids: list[int], path: str, vocab_size: int) -> list[int]:
+    for at, token in enumerate(ids):
+        if not 0 <= token < vocab_size:
+            where = f"{path}[{at}]"
+            raise InvalidRequest(
+                f"{where}: {token} is no token id of this model; ids are 0 to {vocab_size - 1}", where
+            )
+    return ids

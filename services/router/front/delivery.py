@@ -1,0 +1,219 @@
+"""Brings a generation to its client: as server-sent events, or whole. Knows nothing of fields or the core.
+
+Headers go out with the first content, so that a request that fails before it has its true status; after them
+an error is an event, followed by [DONE]. A client that leaves, or reads too slowly, ends the request at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from services.router.front.answer import Reply
+from services.router.front.choice import Delta
+from services.router.front.failures import body_of, headers_of, status_of
+from services.router.front.generation import Generation
+from shared.errors import MeshError
+
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": waiting\n\n"
+ABORT = "pdd.abort"
+"""Name of the server's ASGI extension that drops a connection without waiting for its client."""
+CLOSED = 499
+"""Status, for logs and metrics, of a request whose client left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Limits of one delivery."""
+
+    keep_alive: float
+    """Seconds of silence until a comment is sent."""
+    text_waiting: int
+    """Bytes that may wait for a slow client."""
+    slow_client: float
+    """Seconds that bytes may wait for a slow client."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a delivery ended."""
+
+    status: int = 200
+    ended: str = "finished"  # finished | failed | left | too_slow
+
+
+Ended = Callable[[Outcome], None]
+
+
+def event(message: msgspec.Struct | Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(message) + b"\n\n"
+
+
+def json_response(
+    content: msgspec.Struct | Mapping[str, Any], headers: Mapping[str, str], status: int = 200
+) -> Response:
+    """A JSON body."""
+    return Response(msgspec.json.encode(content), status, dict(headers), media_type="application/json")
+
+
+def error_response(error: MeshError, headers: Mapping[str, str]) -> Response:
+    """An error with its status and headers."""
+    return json_response(body_of(error), {**headers, **headers_of(error)}, status_of(error))
+
+
+@contextlib.asynccontextmanager
+async def watched(receive: Receive, generation: Generation) -> AsyncIterator[None]:
+    """While this is open, a client that leaves cancels the generation; at its end nothing of it runs on."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        generation.cancel()
+
+    watcher = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        generation.cancel()
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+
+
+async def whole_answer(
+    generation: Generation, reply: Reply, receive: Receive, headers: Mapping[str, str], ended: Ended
+) -> Response:
+    """Wait for the end; the whole answer, or the error with its status."""
+    deltas: list[Delta] = []
+    outcome = Outcome()
+    try:
+        async with watched(receive, generation):
+            while True:
+                deltas += generation.absorb()
+                if generation.ended:
+                    break
+                await generation.arrival(3600.0)
+            if generation.gone:
+                outcome.status, outcome.ended = CLOSED, "left"
+                return Response(status_code=CLOSED)
+            if generation.failure is not None:
+                outcome.status, outcome.ended = status_of(generation.failure), "failed"
+                return error_response(generation.failure, headers)
+            return json_response(reply.whole(deltas), headers)
+    finally:
+        ended(outcome)
+
+
+class EventStream(Response):
+    """The answer as server-sent events."""
+
+    def __init__(
+        self, generation: Generation, reply: Reply, pace: Pace, headers: Mapping[str, str], ended: Ended
+    ) -> None:
+        super().__init__(
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers},
+            media_type="text/event-stream; charset=utf-8",
+        )
+        del self.headers["content-length"]
+        self._generation = generation
+        self._reply = reply
+        self._pace = pace
+        self._plain_headers = headers
+        self._ended = ended
+        self._outcome = Outcome()
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._closed = False  # the last event is in `_waiting`, or sent
+        self._started = False
+        self._cancel = anyio.CancelScope()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with watched(receive, self._generation):
+                with self._cancel:
+                    await self._run(scope, receive, send)
+            if self._generation.gone and self._outcome.ended == "finished":
+                self._outcome.ended = "left"
+        finally:
+            self._ended(self._outcome)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        generation = self._generation
+        while not generation.gone:
+            self._absorb()
+            failure = generation.failure
+            if failure is not None and not self._started:
+                self._outcome.status = status_of(failure)
+                await error_response(failure, self._plain_headers)(scope, receive, send)
+                return
+            if self._waiting:
+                await self._flush(scope, send)
+            elif not await generation.arrival(self._pace.keep_alive):
+                self._put(COMMENT)
+            if self._closed and not self._waiting:
+                return
+
+    def _absorb(self) -> None:
+        """Turn what has come into events that wait to be sent."""
+        if self._closed:
+            return
+        generation = self._generation
+        for chunk in self._reply.chunks(generation.absorb()):
+            self._put(event(chunk))
+        if generation.ended and not generation.gone:
+            self._closed = True
+            if generation.failure is not None:
+                self._outcome.ended = "failed"
+                self._put(event(body_of(generation.failure)))
+            else:
+                for chunk in self._reply.closing():
+                    self._put(event(chunk))
+            self._put(DONE)
+
+    def _put(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+
+    async def _flush(self, scope: Scope, send: Send) -> None:
+        """Send what waits. While the client takes its time, what comes is still turned into text, and
+        counted."""
+        data, self._waiting, self._waiting_bytes = b"".join(self._waiting), [], 0
+        last = self._closed
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._pace.slow_client, self._give_up, scope)
+        self._generation.listener = lambda: self._absorb_meanwhile(scope)
+        try:
+            if not self._started:
+                self._started = True
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": data, "more_body": not last})
+        finally:
+            timer.cancel()
+            self._generation.listener = None
+
+    def _absorb_meanwhile(self, scope: Scope) -> None:
+        if self._generation.listener is None:
+            return
+        self._absorb()
+        if self._waiting_bytes > self._pace.text_waiting:
+            self._give_up(scope)
+
+    def _give_up(self, scope: Scope) -> None:
+        """The client reads too slowly: release the request, drop the connection."""
+        self._outcome.ended = "too_slow"
+        self._generation.cancel()
+        self._generation.gone = True
+        abort = scope.get("extensions", {}).get(ABORT)
+        if abort is not None:
+            abort()
+        else:
+            self._cancel.cancel()
