@@ -96,7 +96,7 @@ class Outgoing:
         return self._next_part()
 
     def _next_part(self) -> Piece | None:
-        if self._large and len(self._turns) < MOST_OPEN:
+        while self._large and len(self._turns) < MOST_OPEN:
             begun = self._large.popleft()
             self._streams += 1
             begun.parts = cut(self._streams, begun.header, begun.payload)
