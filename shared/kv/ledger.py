@@ -210,7 +210,7 @@ class Ledger:
             self._review(owner, loan.at)
 
     def damaged(self, chunk: Chunk) -> None:
-        """The chunk is in its Target and its checksum is wrong: its block's missing bytes are needed again."""
+        """The chunk is in its Target and its checksum is wrong: its block is in `needs` again."""
         self._return(chunk, ask=True)
 
     def broken(self, chunk: Chunk) -> None:

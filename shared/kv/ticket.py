@@ -175,6 +175,8 @@ class Ticket:
 
     def check(self) -> None:
         """Raise InvariantBroken where the states of the blocks and what is kept of them differ."""
+        if self.published < self.have:
+            raise InvariantBroken(f"{self.published} blocks are published, {self.have} were at the start")
         for index in range(self.have, self.upto):
             state = self.block_state(index)
             if (state is BlockState.HELD) != (index < self.published):
