@@ -50,8 +50,8 @@ class Mesh:
         self.hashes: dict[bytes, list[bytes]] = {}  # by ticket, closed ones as well
 
     def step(self, random: Random) -> None:
-        choices = (self.open,) * 3 + (self.send,) * 12 + (self.arrive,) * 8 + (self.close,) * 2
-        choices += (self.compute, self.drop, self.hurry, self.resend, self.take)
+        choices = [self.open] * 3 + [self.send] * 12 + [self.arrive] * 8 + [self.close] * 2
+        choices += [self.compute, self.drop, self.hurry, self.resend, self.take]
         random.choice(choices)(random)
         self.deliver_reports()
         self.check()

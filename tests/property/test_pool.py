@@ -35,17 +35,9 @@ class Model:
         self.seen: Counter[str] = Counter()
 
     def step(self, random: Random) -> None:
-        choices = (self.compute,) * 4 + (self.release,) * 3 + (self.release_start,) * 4
-        choices += (
-            self.share,
-            self.promise,
-            self.unpromise,
-            self.overdraw,
-            self.drain,
-            self.touch,
-            self.publish,
-        )
-        choices += (self.clear,) if random.random() < 0.2 else ()
+        choices = [self.compute] * 4 + [self.release] * 3 + [self.release_start] * 4 + [self.publish] * 2
+        choices += [self.share, self.promise, self.unpromise, self.overdraw, self.drain, self.touch]
+        choices += [self.clear] if random.random() < 0.2 else []
         random.choice(choices)(random)
         self.check()
 
