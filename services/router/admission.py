@@ -1,7 +1,9 @@
-"""Whether a request may come in, and in which order those that wait for room are served. No clock, no workers.
+"""Whether a request may come in, and in which order those that wait for room are served. No clock, no
+workers.
 
-Load is shed before it collapses (I8): a request is refused at once where the ones ahead of it would keep it waiting longer
-than `queue_wait`. Tenants are served by deficit round robin over prompt tokens, within a priority.
+Load is shed before it collapses (I8): a request is refused at once where the ones ahead of it would keep it
+waiting longer than `queue_wait`. Tenants are served by deficit round robin over prompt tokens, within a
+priority.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Keeps work away from a worker that fails, so that failing fast never looks like being idle. Pure; time is given."""
+"""Keeps work away from a worker that fails, so that failing fast never looks like being idle. Pure; time is
+given.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ class BreakerState(enum.StrEnum):
 class Breaker:
     """Opens after `failures` in a row; lets one request through when `first` seconds have passed.
 
-    Each failed probe doubles the wait, up to `most`. A probe that has no result in that time makes room for another.
+    Each failed probe doubles the wait, up to `most`. A probe that has no result in that time makes room for
+    another.
     """
 
     def __init__(self, failures: int, first: float, most: float) -> None:

@@ -1,16 +1,17 @@
-"""All workers that the router has a session with, by role, pool and datacenter. Knows no requests and no blocks."""
+"""All workers that the router has a session with, by role, pool and datacenter. Knows no requests and no
+blocks.
+"""
 
 from __future__ import annotations
 
 from statistics import median
 
-from shared.policy.config import RouterPolicy
-from shared.wire.messages import Announce, LoadReport, Role
-from shared.wire.port import PeerInfo
-
 from services.router.breaker import Breaker
 from services.router.lines import Line, Lines
 from services.router.worker import DEFAULT_PREFILL_RATE, PoolKey, Worker
+from shared.policy.config import RouterPolicy
+from shared.wire.messages import Announce, LoadReport, Role
+from shared.wire.port import PeerInfo
 
 
 class Fleet:
@@ -23,7 +24,7 @@ class Fleet:
         self._workers: dict[str, Worker] = {}
         self._rtts: dict[str, float] = {}
 
-    # --- sessions -----------------------------------------------------------------------------------------------------
+    # --- sessions -------------------------------------------------------------------------------------------
 
     def opened(self, now: float, peer: PeerInfo) -> Worker | None:
         """A session opened; None where the peer is no worker."""
@@ -58,11 +59,17 @@ class Fleet:
         if worker is not None:
             worker.suspect = suspect
 
+    def progressed(self, now: float, node: str) -> None:
+        """The worker's engine has made a step."""
+        worker = self._workers.get(node)
+        if worker is not None:
+            worker.progress_at = now
+
     def measured_rtt(self, node: str, seconds: float) -> None:
         """A round trip to a node, as the link measured it."""
         self._rtts[node] = seconds
 
-    # --- who is there -------------------------------------------------------------------------------------------------
+    # --- who is there ---------------------------------------------------------------------------------------
 
     def get(self, node: str) -> Worker | None:
         return self._workers.get(node)
@@ -109,7 +116,7 @@ class Fleet:
         names = {worker.announce.model for worker in self._workers.values() if worker.announce is not None}
         return sorted(names)
 
-    # --- numbers ------------------------------------------------------------------------------------------------------
+    # --- numbers --------------------------------------------------------------------------------------------
 
     def line(self, one: Worker, other: Worker) -> Line:
         return self.lines.between(one.peer.datacenter, other.peer.datacenter)

@@ -1,8 +1,8 @@
 """Which worker holds which blocks. Soft state and a hint: the workers' own answers decide.
 
-Each worker has a mirror of its pool; a gap in its events, or a new session, asks for a snapshot. Beside what was reported
-stand the blocks that the router's own placements will bring (`expect`), until they are settled. Memory is bounded by the
-pools' announced sizes and by `most_expected`.
+Each worker has a mirror of its pool; a gap in its events, or a new session, asks for a snapshot. Beside
+what was reported stand the blocks that the router's own placements will bring (`expect`), until they are
+settled. Memory is bounded by the pools' announced sizes and by `most_expected`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
+from services.router.mirror import Mirror, split
 from shared.kv.hashing import HASH_BYTES
 from shared.wire.messages import KvEvents, Snapshot
-
-from services.router.mirror import Mirror, split
 
 
 class Match(NamedTuple):
@@ -38,7 +37,7 @@ class Index:
         self.gaps = 0
         self.expected_refused = 0
 
-    # --- sessions and events ------------------------------------------------------------------------------------------
+    # --- sessions and events --------------------------------------------------------------------------------
 
     def opened(self, node: str) -> None:
         """A new session: whatever was known of an earlier one is void."""
@@ -88,7 +87,7 @@ class Index:
         asked, mirror.asked = mirror.asked, True
         return not asked
 
-    # --- own placements -----------------------------------------------------------------------------------------------
+    # --- own placements -------------------------------------------------------------------------------------
 
     def expect(self, key: Hashable, node: str, hashes: Sequence[bytes]) -> None:
         """A placement will bring these blocks to a worker. One `key` counts once: again replaces."""
@@ -105,7 +104,9 @@ class Index:
         self._expected_blocks += len(hashes)
 
     def settle(self, key: Hashable) -> None:
-        """The placement has landed, or was released: what it brought is reported by events, the rest will not come."""
+        """The placement has landed, or was released: what it brought is reported by events, the rest will
+        not come.
+        """
         placement = self._placements.pop(key, None)
         if placement is None:
             return
@@ -121,7 +122,7 @@ class Index:
             del self._expected[node]
         self._expected_blocks -= len(hashes)
 
-    # --- look-up ------------------------------------------------------------------------------------------------------
+    # --- look-up --------------------------------------------------------------------------------------------
 
     def match(self, node: str, hashes: Sequence[bytes]) -> Match:
         """Leading blocks of a chain at one worker."""

@@ -1,13 +1,15 @@
-"""One worker's part in a request, as the router sees it: a (state, event) table each for prefill and decoders.
+"""One worker's part in a request, as the router sees it: a (state, event) table each for prefill and
+decoders.
 
-A leg is a record: it sends nothing. Events are the worker's answers, already matched to the leg by node, term and ticket,
-and the router's own acts. An answer that the table does not list is the peer's fault: it is ignored and counted.
+A leg is a record: it sends nothing. Events are the worker's answers, already matched to the leg by node,
+term and ticket, and the router's own acts. An answer that the table does not list is the peer's fault: it
+is ignored and counted.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shared.errors import UnexpectedMessage
 from shared.wire.messages import Role, TransferClass
@@ -62,7 +64,9 @@ PREFILL_TABLE: dict[tuple[LegState, LegEvent], LegState] = {
 
 @dataclass(slots=True, eq=False)
 class Leg:
-    """`base` is how many leading ids of the log the worker was given at admission; its ticket is for their full blocks."""
+    """`base` is how many leading ids of the log the worker was given at admission; its ticket is for their
+    full blocks.
+    """
 
     role: Role
     node: str
@@ -81,10 +85,11 @@ class Leg:
     source: Leg | None = None  # who sends to it: the Attach for its present ticket went there
     source_tried: bool = False  # its present ticket was given to a sender: another one needs another ticket
     cls: TransferClass = TransferClass.UNCOVERED
+    holds_rid: bool = (
+        True  # False: it only sends blocks that it has anyway, and was never told of the request
+    )
+    bare: bool = False  # it answered Missing: it is asked for blocks no more
     armed: bool = False  # a relay that will start by prefill's First
-    ready_at: float = 0.0
-    sent: int = 0  # blocks that its Attach asked for, all tickets together
-    marks: dict[str, float] = field(default_factory=dict)
 
     @property
     def live(self) -> bool:

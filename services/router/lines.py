@@ -1,4 +1,6 @@
-"""Lines between datacenters as the router sees them: cap, round trip, and what waits on them. Knows no requests."""
+"""Lines between datacenters as the router sees them: cap, round trip, and what waits on them. Knows no
+requests.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,11 @@ class Line:
     rtt: float = 0.0  # seconds, a first guess
 
 
-INSIDE = Line("", ("", ""), 0.0, 0.0005)
-"""What joins two nodes of one datacenter, or of two that no line is configured for: no limit."""
+INSIDE = Line("", ("", ""), 1.25e9, 0.0005)
+"""What joins two nodes of one datacenter where nothing else is configured: 10 Gbit/s."""
+
+OPEN = Line("", ("", ""), 0.0, 0.001)
+"""What joins two datacenters that no line is configured for: no limit."""
 
 
 class Lines:
@@ -34,15 +39,14 @@ class Lines:
 
     def between(self, one: str, other: str) -> Line:
         """The line that joins two datacenters."""
-        if one == other:
-            return INSIDE
-        return self._by_pair.get((one, other), INSIDE)
+        return self._by_pair.get((one, other), INSIDE if one == other else OPEN)
 
     def all(self) -> list[Line]:
         return list(self._by_name.values())
 
     def rate(self, line: Line) -> float:
-        """Bytes/s that the line carries now: its cap, or less where senders that have a backlog measure less in sum.
+        """Bytes/s that the line carries now: its cap, or less where senders that have a backlog measure
+        less in sum.
 
         0.0 where nothing limits it.
         """

@@ -1,8 +1,9 @@
 """The log of one request: the ids that the router has accepted, in order, and who may append to it (I1).
 
-An append is idempotent: the part of a run that overlaps the log has to be equal, the rest is appended, a run that
-starts past the end waits. Only the current term and the one named to follow it may append. The end is decided here:
-by a stop id, by length, or by the owner's Finished once the log is as long as it says. No clock, no messages.
+An append is idempotent: the part of a run that overlaps the log has to be equal, the rest is appended, a
+run that starts past the end waits. Only the current term and the one named to follow it may append. The end
+is decided here: by a stop id, by length, or by the owner's Finished once the log is as long as it says. No
+clock, no messages.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Run:
         skip = max(0, position - self.start)
         if not skip:
             return self
-        return Run(self.start + skip, self.ids[skip:], None if self.logprobs is None else self.logprobs[skip:])
+        return Run(
+            self.start + skip, self.ids[skip:], None if self.logprobs is None else self.logprobs[skip:]
+        )
 
     def upto(self, count: int) -> Run:
         """The first `count` ids."""
@@ -46,9 +49,11 @@ class End:
 
 @dataclass(slots=True)
 class Outcome:
-    """What an append did: new parts of the log in order, whether its term took over, whether its sender diverged."""
+    """What an append did: new parts of the log in order, whether its term took over, whether its sender
+    diverged.
+    """
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[tuple[int, Run]] = field(default_factory=list)  # (term, part)
     took_over: bool = False
     stale: bool = False
     fault: Divergence | None = None
@@ -121,7 +126,9 @@ class Log:
         return outcome
 
     def finish(self, now: float, term: int, at: int, reason: FinishReason) -> bool:
-        """An owner's Finished: it ends the log once the log is `at` long and `term` is current. False: it is stale."""
+        """An owner's Finished: it ends the log once the log is `at` long and `term` is current. False: it
+        is stale.
+        """
         if self.end is not None or not term or term not in (self.current, self.following):
             return False
         self._finish = (term, End(at, reason))
@@ -166,7 +173,7 @@ class Log:
                 self.end = End(len(self.ids), FinishReason.LENGTH)
             if self.end is not None:
                 break
-        outcome.runs.append(fresh.upto(taken))
+        outcome.runs.append((term, fresh.upto(taken)))
 
     def _join_held(self, outcome: Outcome) -> None:
         """Append held runs that the log has reached."""

@@ -1,4 +1,6 @@
-"""One worker's published block hashes, mirrored from sequenced events (hash-granular; no knowledge of requests)."""
+"""One worker's published block hashes, mirrored from sequenced events (hash-granular; no knowledge of
+requests).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from collections.abc import Sequence
 from shared.kv.hashing import HASH_BYTES
 
 SPARE = 1024
-"""Hashes beyond the announced pool size that a mirror still takes: events of one flush may store before they remove."""
+"""Hashes beyond the announced pool size that a mirror still takes: events of one flush may store before
+they remove.
+"""
 
 
 def split(payload: bytes) -> list[bytes]:

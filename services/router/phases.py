@@ -1,4 +1,5 @@
-"""Who draws a request's ids: one table of (phase, event). A pair that is not listed is a bug here, not bad input.
+"""Who draws a request's ids: one table of (phase, event). A pair that is not listed is a bug here, not bad
+input.
 
 What peers say is checked before it becomes an event (by term, ticket and the leg's own table).
 """

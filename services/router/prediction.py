@@ -1,4 +1,6 @@
-"""How long answers get, learned from those that ended; and which sessions were singular last. Bounded; no clock."""
+"""How long answers get, learned from those that ended; and which sessions were singular last. Bounded; no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Key = tuple[str, bytes]
 
 
 class OutputPrediction:
-    """A high quantile of output lengths per (tenant, session); tenants as a whole where a session is not known."""
+    """A high quantile of output lengths per (tenant, session); tenants as a whole where a session is not
+    known.
+    """
 
     def __init__(self, most_keys: int) -> None:
         self._most = most_keys

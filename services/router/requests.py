@@ -15,12 +15,16 @@ from shared.wire.messages import FinishReason, Role, Sampling, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One choice of one client request, tokenized. For n choices submit n requests with `sampling.choice` 0 .. n - 1."""
+    """One choice of one client request, tokenized. For n choices submit n requests with `sampling.choice` 0
+    .. n - 1.
+    """
 
     ids: list[int]
     """The prompt's ids, at least one. The core keeps this list and does not change it."""
     sampling: Sampling
-    """`max_pos` is absolute: len(ids) + max_tokens. The seed is set (the HTTP side draws one when the client gives none)."""
+    """`max_pos` is absolute: len(ids) + max_tokens. The seed is set (the HTTP side draws one when the
+    client gives none).
+    """
     salt: bytes = b""
     """The tenant's cache salt: prompts of different salts share no block."""
     priority: int = 0
@@ -36,7 +40,9 @@ class GenerationRequest:
     singular_allowed: bool = True
     """Whether the request may finish at a relay (very long uncached input, very short output)."""
     local_allowed: bool = True
-    """Whether main decode may extend over the missing tokens by itself (pipeline MD) while a prefill worker exists."""
+    """Whether main decode may extend over the missing tokens by itself (pipeline MD) while a prefill worker
+    exists.
+    """
     trace: str = ""
     """Opaque trace context that travels in the messages."""
 
@@ -53,10 +59,11 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The request ended normally; nothing follows. Stop id included in the log, `at` is the log's final length.
+    """The request ended normally; nothing follows. Stop id included in the log, `at` is the log's final
+    length.
 
-    After `stop_at` the reason is STOP and `at` what was given, which may lie before ids that were already shown as
-    Tokens: text after it is the caller's to drop.
+    After `stop_at` the reason is STOP and `at` what was given, which may lie before ids that were already
+    shown as Tokens: text after it is the caller's to drop.
     """
 
     reason: FinishReason
@@ -67,7 +74,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The request ended without being finished; nothing follows. The error is an ApiError where a client may see it."""
+    """The request ended without being finished; nothing follows. The error is an ApiError where a client
+    may see it.
+    """
 
     error: MeshError
 

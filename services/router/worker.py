@@ -1,7 +1,9 @@
-"""One worker as the router sees it: what it announced, what it last reported, and what was given to it since.
+"""One worker as the router sees it: what it announced, what it last reported, and what was given to it
+since.
 
-A report is older than what the router did after it was made; so each number is the report's plus the router's own
-placements since then. Without that, stale reports send a whole burst to one worker. Knows no requests.
+A report is older than what the router did after it was made; so each number is the report's plus the
+router's own placements since then. Without that, stale reports send a whole burst to one worker. Knows no
+requests.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from services.router.breaker import Breaker
 from shared.policy.handoff import OwnerLoad
 from shared.wire.messages import Announce, LoadReport, Role
 from shared.wire.port import PeerInfo
 
-from services.router.breaker import Breaker
-
 REPORT_LAG = 0.15
-"""Seconds that a report may be older than its arrival: own placements younger than that are counted beside it."""
+"""Seconds that a report may be older than its arrival: own placements younger than that are counted beside
+it.
+"""
 
 DEFAULT_PREFILL_RATE = 2000.0
 """Tokens/s where neither a worker nor its peers have measured one yet."""
@@ -60,7 +63,7 @@ class Worker:
     progress_at: float = 0.0  # last sign that its engine makes steps
     full_until: float = 0.0  # it refused for want of room, with this Retry-After
     placed: dict[Hashable, Placed] = field(default_factory=dict)
-    owned: int = 0  # requests of this router that it is to draw for now
+    drawing: set[Hashable] = field(default_factory=set)  # legs of this router that it is to draw for now
 
     @property
     def node(self) -> str:

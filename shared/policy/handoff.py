@@ -1,7 +1,9 @@
-"""How a request's last owner takes over: at once, or after catching up. Pure numbers in, a choice with its reason out.
+"""How a request's last owner takes over: at once, or after catching up. Pure numbers in, a choice with its
+reason out.
 
-One-shot hands over the whole rest of the log: the relay is free at once, the client sees main decode's extend as one
-stall. Catch-up lets the relay go on while main decode extends over what it has, round by round, until little is left.
+One-shot hands over the whole rest of the log: the relay is free at once, the client sees main decode's
+extend as one stall. Catch-up lets the relay go on while main decode extends over what it has, round by
+round, until little is left.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ def cut_mode(
 ) -> CutChoice:
     """How to cut from a relay that runs.
 
-    `backlog` is the ids that main decode has not extended over; rates are tokens/s of one sequence: main decode's extend
-    and the relay's decode.
+    `backlog` is the ids that main decode has not extended over; rates are tokens/s of one sequence: main
+    decode's extend and the relay's decode.
     """
     if backlog <= policy.catch_up_backlog:
         return CutChoice(CutMode.ONE_SHOT, f"backlog {backlog} <= {policy.catch_up_backlog}")

@@ -1,6 +1,8 @@
-"""Which pipeline a request takes, from the seconds that each road would need. Pure numbers in, a choice out.
+"""Which pipeline a request takes, from the seconds that each road would need. Pure numbers in, a choice
+out.
 
-All times are seconds from now. Knows nothing of workers, messages or the index: placement turns those into numbers.
+All times are seconds from now. Knows nothing of workers, messages or the index: placement turns those into
+numbers.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def prefill_seconds(queued_tokens: float, uncached_tokens: float, rate: float) -
 
 
 def line_seconds(outstanding: float, missing: float, rate: float, rtt: float) -> float:
-    """Until `missing` bytes have crossed a line on which `outstanding` bytes wait, at `rate` bytes/s (0: no limit)."""
+    """Until `missing` bytes have crossed a line on which `outstanding` bytes wait, at `rate` bytes/s (0: no
+    limit).
+    """
     if missing <= 0:
         return 0.0
     if rate <= 0:
@@ -65,47 +69,33 @@ def local_limit(policy: RouterPolicy, *, line_up: bool, prefill_possible: bool) 
 
 def choose_pipeline(policy: RouterPolicy, roads: Roads, deadline: float) -> Choice:
     """The pipeline for these roads; `deadline` is the seconds that the request has left."""
+    lacking = roads.lacking_tokens
     limit = local_limit(policy, line_up=roads.line_up, prefill_possible=roads.prefill_possible)
     possible = roads.line_up and roads.prefill_possible
-    if roads.lacking_tokens <= limit and (roads.local_allowed or not possible):
-        return Choice(Pipeline.MD, f"main decode lacks {roads.lacking_tokens} <= {limit} tokens")
-    if not roads.prefill_possible:
-        return Choice(None, f"no prefill worker, and main decode lacks {roads.lacking_tokens} > {limit} tokens")
-    if not roads.line_up:
-        return Choice(None, f"line is down, and main decode lacks {roads.lacking_tokens} > {limit} tokens")
-    relay = _relay(policy, roads)
-    if relay is not None and relay.pipeline is Pipeline.P_RLD:
-        return relay
+    if lacking <= limit and (roads.local_allowed or not possible):
+        return Choice(Pipeline.MD, f"main decode lacks {lacking} <= {limit} tokens")
+    if not possible:
+        what = "the line is down" if roads.prefill_possible else "no prefill worker"
+        return Choice(None, f"{what}, and main decode lacks {lacking} > {limit} tokens")
+    relay = _with_relay(policy, roads)
     bound = min(policy.max_line_wait, deadline)
-    if roads.line_wait > bound:
-        return Choice(
-            None,
-            f"the line needs {roads.line_wait:.1f} s, more than {bound:.1f}",
-            wait=roads.line_wait - bound,
-        )
-    if relay is not None:
-        return relay
+    if roads.line_wait > bound and relay.pipeline is not Pipeline.P_RLD:
+        why = f"the line needs {roads.line_wait:.1f} s, more than {bound:.1f}"
+        return Choice(None, why, wait=roads.line_wait - bound)
+    return relay
+
+
+def _with_relay(policy: RouterPolicy, roads: Roads) -> Choice:
+    """The choice among the pipelines with prefill: P-MD where a relay gains nothing."""
+    if not policy.relay:
+        return Choice(Pipeline.P_MD, "relays are switched off")
     if roads.t_relay is None:
         return Choice(Pipeline.P_MD, "no relay has room")
-    return Choice(
-        Pipeline.P_MD, f"relay at {roads.t_relay:.3f} s is not earlier than main decode at {roads.t_main:.3f}"
-    )
-
-
-def _relay(policy: RouterPolicy, roads: Roads) -> Choice | None:
-    """The choice with a relay, None where it gains nothing."""
-    if not policy.relay or roads.t_relay is None:
-        return None
     gain = roads.t_main - roads.t_relay
     if gain <= policy.relay_margin:
-        return None
-    if (
-        policy.singular
-        and roads.singular_allowed
-        and roads.lacking_tokens >= policy.singular_min_uncached
-        and roads.relay_output < gain
-    ):
-        return Choice(
-            Pipeline.P_RLD, f"relay ends its answer in {roads.relay_output:.3f} s, {gain:.3f} s before main decode"
-        )
-    return Choice(Pipeline.P_RLD_MD, f"relay is {gain:.3f} s earlier than main decode")
+        return Choice(Pipeline.P_MD, f"main decode in {roads.t_main:.3f} s, a relay in {roads.t_relay:.3f}")
+    singular = policy.singular and roads.singular_allowed and roads.relay_output < gain
+    if singular and roads.lacking_tokens >= policy.singular_min_uncached:
+        why = f"a relay ends its answer in {roads.relay_output:.3f} s, main decode starts {gain:.3f} s later"
+        return Choice(Pipeline.P_RLD, why)
+    return Choice(Pipeline.P_RLD_MD, f"a relay is {gain:.3f} s earlier than main decode")

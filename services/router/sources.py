@@ -1,0 +1,225 @@
+"""Who sends to whom: every decoder that lacks blocks gets a sender, in the right class, for as long as it
+lacks them.
+
+A ticket belongs to the sender it was first given to. Another sender needs another ticket: the decoder is
+asked again, says what it has by now, and the next Attach sends the rest. So resume, retry and a dead sender
+are one thing.
+"""
+
+from __future__ import annotations
+
+from services.router.legs import Leg, LegState
+from services.router.lifecycle import Request
+from services.router.mesh import Mesh
+from services.router.orders import Orders
+from services.router.phases import Event
+from services.router.wish import Wish
+from services.router.worker import Worker
+from shared.policy.pipeline import Pipeline
+from shared.wire.messages import Role, TransferClass
+
+MOST_RELAYS = 3
+"""Relays that one request is given, one after another."""
+
+
+class Sources:
+    """Rules about transfers. Each returns whether it changed something."""
+
+    def __init__(self, mesh: Mesh, orders: Orders) -> None:
+        self._mesh = mesh
+        self._orders = orders
+
+    # --- rules ----------------------------------------------------------------------------------------------
+
+    def supply(self, now: float, r: Request) -> bool:
+        """Rule: a decoder that lacks blocks and has no sender gets one."""
+        if not r.settled:
+            return False
+        return any(
+            leg.state is LegState.FILLING and not self._supplied(r, leg) and self._supply(now, r, leg)
+            for leg in (r.relay, r.main)
+            if leg is not None
+        )
+
+    def arm(self, now: float, r: Request) -> bool:
+        """Rule: a relay that was asked before the prefill which is to start it has to be asked again: its
+        runs would come under an older term.
+        """
+        relay, prefill = r.relay, r.prefill
+        if relay is None or prefill is None or prefill.state is not LegState.ASKED:
+            return False
+        if relay.term > prefill.term or relay.state not in (LegState.ASKED, LegState.FILLING):
+            return False
+        self._orders.readmit(now, r, relay)
+        return True
+
+    def relay(self, now: float, r: Request) -> bool:
+        """Rule: a pipeline with a relay has one, while main decode still lacks blocks."""
+        if r.relay is not None or r.relay_off or not r.settled or r.relays >= MOST_RELAYS:
+            return False
+        if r.pipeline not in (Pipeline.P_RLD_MD, Pipeline.P_RLD):
+            return False
+        main = r.main
+        if main is None or main.state is not LegState.FILLING or self._alive(r.owner):
+            return False
+        source = self._source_for(now, r, None)
+        worker = None if source is None else self._mesh.fleet.get(source.node)
+        found = None
+        if source is not None and worker is not None:
+            wish = self.wish(now, r, source.base)
+            found = self._mesh.placement.relay(now, r.pool, wish, worker, 0.0)
+        if source is None or found is None:
+            r.pipeline = Pipeline.P_MD
+            r.singular = False
+            r.trace.because("no relay has room")
+            return True
+        self.ask_relay(now, r, found[0].node, source.base)
+        return True
+
+    def ask_relay(self, now: float, r: Request, node: str, base: int) -> None:
+        """Admit to a relay."""
+        r.relay = self._orders.admit(now, r, Role.RELAY, node, base)
+        r.relays += 1
+
+    def reclass(self, now: float, r: Request) -> None:
+        """The class of main decode's transfer follows what the client sees meanwhile."""
+        main = r.main
+        if main is None or main.state is not LegState.FILLING or main.source is None:
+            return
+        cls = self._class(r)
+        if main.cls is not cls and self._alive(main.source):
+            self._orders.attach(now, r, main, main.source, cls)
+
+    def trim(self, r: Request) -> None:
+        """Release a sender that nobody needs any more."""
+        prefill = r.prefill
+        if prefill is not None and self._idle(r, prefill):
+            self._orders.release(r, prefill)
+            r.detach(prefill)
+        for leg in r.live_legs():
+            if not leg.holds_rid and self._idle(r, leg):
+                self._orders.release(r, leg)
+
+    # --- a sender -------------------------------------------------------------------------------------------
+
+    def _supplied(self, r: Request, leg: Leg) -> bool:
+        source = leg.source
+        return source is not None and self._can_send(source, leg) and not self._better(r, leg, source)
+
+    def _better(self, r: Request, leg: Leg, source: Leg) -> bool:
+        """Whether a silent sender should be left: somebody else could send, and a client waits for it."""
+        if not self._mesh.fleet.is_suspect(source.node):
+            return False
+        if self._alive(r.owner):
+            return False
+        relay = r.relay
+        if leg is r.main and relay is not None and relay.complete and self._alive(relay):
+            return True
+        return self._another_prefill(r, source.node)
+
+    def _supply(self, now: float, r: Request, leg: Leg) -> bool:
+        source = self._source_for(now, r, leg)
+        if source is None:
+            return False
+        if leg.source_tried:
+            self._orders.readmit(now, r, leg)
+            return True
+        if leg is r.relay and source is r.prefill and source.state is LegState.ASKED:
+            leg.armed = True
+            r.log.follow(leg.term)
+        self._orders.attach(now, r, leg, source, self._class(r) if leg is r.main else TransferClass.UNCOVERED)
+        return True
+
+    def _source_for(self, now: float, r: Request, leg: Leg | None) -> Leg | None:
+        """A leg that can send to `leg` (None: to some relay); a worker is asked for where none is there."""
+        for source in (r.prefill, *self._helpers(r), r.relay):
+            if source is None or source is leg or source.bare or not self._alive(source):
+                continue
+            ready = source.complete or source.role is Role.PREFILL
+            if ready and (leg is None or (self._covers(r, source, leg) and self._can_send(source, leg))):
+                return source
+        if leg is None:
+            return None
+        return self._new_source(now, r, leg)
+
+    def _new_source(self, now: float, r: Request, leg: Leg) -> Leg | None:
+        target = self._mesh.fleet.get(leg.node)
+        if target is None:
+            return None
+        wish = self.wish(now, r, leg.upto * r.pool.block_tokens)
+        if self._alive(r.owner):
+            holder = self._mesh.placement.holder(now, r.pool, wish, target, leg.upto)
+            if holder is not None:
+                return self._orders.sender(now, r, holder.node, leg.upto * r.pool.block_tokens)
+        worker = self._mesh.placement.prefill(now, r.pool, self.wish(now, r, len(r.log)), target)
+        if worker is None:
+            return None
+        return self.ask_prefill(now, r, worker)
+
+    def ask_prefill(self, now: float, r: Request, worker: Worker) -> Leg:
+        """Prefill the log somewhere; it draws the next id where nobody else is to."""
+        if r.prefill is not None:
+            old = r.prefill
+            self._orders.release(r, old)
+            r.detach(old)
+        leg = self._orders.prefill(now, r, worker.node)
+        r.prefill = leg
+        r.trace.nodes[str(Role.PREFILL)] = worker.node
+        if r.owner is None:
+            r.log.own(leg.term)
+            r.move(Event.PREFILL)
+            self._orders.engaged(now, leg)
+        return leg
+
+    # --- small questions ------------------------------------------------------------------------------------
+
+    def wish(self, now: float, r: Request, base: int) -> Wish:
+        """The request as numbers, where a decoder is given its first `base` ids and fed the rest."""
+        left = max(1, r.log.max_pos - len(r.log))
+        return Wish(
+            tokens=len(r.log),
+            hashes=r.hashes(base),
+            output=max(1, r.predicted - r.made),
+            growth=min(left, self._mesh.worker.growth_tokens),
+            deadline=max(0.0, r.deadline - now),
+            local_allowed=r.spec.local_allowed,
+            relay_allowed=r.spec.relay_allowed and not r.relay_off and r.relays < MOST_RELAYS,
+            singular_allowed=r.spec.singular_allowed and not r.made and r.singular_allowed,
+            patient=bool(r.made),
+            avoid=r.shunned(now),
+        )
+
+    def _alive(self, leg: Leg | None) -> bool:
+        return leg is not None and leg.live and not self._mesh.fleet.is_suspect(leg.node)
+
+    def _helpers(self, r: Request) -> list[Leg]:
+        return [leg for leg in r.live_legs() if not leg.holds_rid]
+
+    def _covers(self, r: Request, source: Leg, leg: Leg) -> bool:
+        return source.base // r.pool.block_tokens >= leg.upto
+
+    def _can_send(self, source: Leg, leg: Leg) -> bool:
+        return source.live and self._mesh.fleet.connected(source.node, leg.node)
+
+    def _another_prefill(self, r: Request, node: str) -> bool:
+        workers = self._mesh.fleet.of(Role.PREFILL, r.pool)
+        return any(
+            one.node != node and not one.suspect and one.announce is not None and not one.announce.draining
+            for one in workers
+        )
+
+    def _idle(self, r: Request, leg: Leg) -> bool:
+        """Whether a sender has drawn its id (or need not) and no decoder waits for its blocks."""
+        if leg.state is LegState.ASKED and r.drawing is leg:
+            return False
+        if not r.settled and leg.holds_rid:
+            return False
+        waiting = (LegState.ASKED, LegState.FILLING)
+        return all(one is r.owner or one.state not in waiting for one in r.decoders())
+
+    def _class(self, r: Request) -> TransferClass:
+        if r.singular and r.made <= r.predicted:
+            return TransferClass.PARKED
+        if r.relay is not None and r.relay.live:
+            return TransferClass.COVERED
+        return TransferClass.UNCOVERED
