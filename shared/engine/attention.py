@@ -109,8 +109,8 @@ class Decode:
         kv, mask = self._seen[window]
         grouped = queries.view(len(queries), self._kv_heads, -1, queries.shape[-1])
         keys, values = kv[layer]
-        mixed: Tensor = _flash(grouped, keys, values, attn_mask=mask)[0]
-        return mixed.flatten(1, 2)
+        mixed: Tensor = _flash(grouped.to(keys.dtype), keys, values, attn_mask=mask)[0]
+        return mixed.flatten(1, 2).to(queries.dtype)
 
     def _view(self, window: int | None) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """Per layer [2, lanes, kv_heads, seen, head_dim], and the mask where lanes see different places."""
@@ -142,7 +142,7 @@ class Extend:
 
     def attend(self, layer: int, window: int | None, queries: Tensor) -> Tensor:
         by_head = queries.transpose(0, 1).unsqueeze(0)
-        keys, values = self._all[layer]
+        keys, values = self._all[layer].to(queries.dtype)
         if window is not None and window < self._end:
             return self._windowed(window, by_head, keys, values)
         mixed: Tensor
@@ -158,7 +158,7 @@ class Extend:
         first = max(0, self._start + 1 - window)
         if window not in self._masks:
             places, rows = torch.arange(first, self._end), torch.arange(self._start, self._end)[:, None]
-            self._masks[window] = _mask((places > rows) | (places <= rows - window), keys.dtype)
+            self._masks[window] = _mask((places > rows) | (places <= rows - window), queries.dtype)
         mask = self._masks[window]
         mixed: Tensor = _flash(queries, keys[:, :, first:], values[:, :, first:], attn_mask=mask)[0]
         return mixed[0].transpose(0, 1)
@@ -169,7 +169,7 @@ class Extend:
         folded = queries.reshape(1, kv_heads, -1, head_dim)
         if None not in self._masks:
             places, rows = torch.arange(self._end), torch.arange(self._start, self._end)[:, None]
-            self._masks[None] = _mask(places > rows, keys.dtype).repeat(queries.shape[1] // kv_heads, 1)
+            self._masks[None] = _mask(places > rows, queries.dtype).repeat(queries.shape[1] // kv_heads, 1)
         mixed: Tensor = _flash(folded, keys, values, attn_mask=self._masks[None])[0]
         return mixed.reshape(queries.shape)
 

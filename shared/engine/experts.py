@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from shared.engine.linear import Linear
 from shared.engine.model_config import Experts
 from shared.engine.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertMlp:
-    """Experts of one layer: `router` [count, hidden], each `gate_up` [2 ffn, hidden], `down` back."""
+    """Experts of one layer: `router` [count, hidden], each `gate_up` to 2 ffn, `down` back."""
 
     shape: Experts
-    router: Tensor
-    gate_up: list[Tensor]
-    down: list[Tensor]
+    router: Linear
+    gate_up: list[Linear]
+    down: list[Linear]
 
     @classmethod
     def load(cls, hidden: int, shape: Experts, weights: Weights, name: str) -> ExpertMlp:
@@ -28,13 +29,13 @@ class ExpertMlp:
         for number in range(shape.count):
             expert = f"{name}.experts.{number}"
             parts = [(f"{expert}.gate_proj.weight", shape.ffn), (f"{expert}.up_proj.weight", shape.ffn)]
-            gate_up.append(weights.stack(parts, hidden))
-            down.append(weights.get(f"{expert}.down_proj.weight", hidden, shape.ffn))
-        return cls(shape, weights.get(f"{name}.gate.weight", shape.count, hidden), gate_up, down)
+            gate_up.append(Linear(weights.stack(parts, hidden)))
+            down.append(Linear(weights.get(f"{expert}.down_proj.weight", hidden, shape.ffn)))
+        return cls(shape, Linear(weights.get(f"{name}.gate.weight", shape.count, hidden)), gate_up, down)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[rows, hidden] to the same shape, float32: the chosen experts' outputs weighted by the router."""
-        chances = torch.softmax(F.linear(rows, self.router), -1, dtype=torch.float32)
+        chances = torch.softmax(self.router(rows), -1, dtype=torch.float32)
         weight, chosen = chances.topk(self.shape.per_token, -1)
         if self.shape.normalised:
             weight = weight / weight.sum(-1, keepdim=True)
@@ -44,7 +45,7 @@ class ExpertMlp:
         for number, picks in enumerate(torch.split(order, counts)):
             if len(picks):
                 at = picks // self.shape.per_token
-                gate, up = F.linear(rows[at], self.gate_up[number]).chunk(2, -1)
-                part = F.linear(F.silu(gate).mul_(up), self.down[number])
+                gate, up = self.gate_up[number](rows[at]).chunk(2, -1)
+                part = self.down[number](F.silu(gate).mul_(up))
                 total.index_add_(0, at, part * weight.flatten()[picks, None])
         return total

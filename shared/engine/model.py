@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from shared.engine.experts import ExpertMlp
+from shared.engine.linear import Linear, working_dtype
 from shared.engine.model_config import ModelConfig, read_config
 from shared.engine.rope import Rotary, pair_rows, rotate_
 from shared.engine.weights import Progress, Weights
@@ -31,27 +32,16 @@ class Attend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """rows @ weight.T + bias; `weight` [out, in]."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return F.linear(rows, self.weight, self.bias)
-
-
-@dataclass(frozen=True, slots=True)
 class Norm:
-    """RMS norm over the last dimension, computed in float32, given back in the weight's dtype."""
+    """RMS norm over the last dimension, computed in float32."""
 
     weight: Tensor
     eps: float
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         wide = rows.float()
         scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True).add_(self.eps))
-        return (wide * scale).to(self.weight.dtype).mul_(self.weight)
+        return (wide * scale).to(dtype).mul_(self.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +93,20 @@ class LlamaModel:
         config = self.config
         rows, heads, kv_heads = len(ids), config.heads, config.kv_heads
         hidden = self.embedding[ids].float()
+        dtype = working_dtype(rows, self.embedding.dtype)
         for number, layer in enumerate(self.layers):
-            qkv = layer.qkv(layer.input_norm(hidden)).view(rows, heads + 2 * kv_heads, config.head_dim)
+            qkv = layer.qkv(layer.input_norm(hidden, dtype)).view(rows, heads + 2 * kv_heads, config.head_dim)
             if layer.q_norm is not None and layer.k_norm is not None:
-                qkv[:, :heads] = layer.q_norm(qkv[:, :heads])
-                qkv[:, heads : heads + kv_heads] = layer.k_norm(qkv[:, heads : heads + kv_heads])
+                qkv[:, :heads] = layer.q_norm(qkv[:, :heads], dtype)
+                qkv[:, heads : heads + kv_heads] = layer.k_norm(qkv[:, heads : heads + kv_heads], dtype)
             rotate_(qkv[:, : heads + kv_heads], turns)
             hidden += layer.output(attend(number, qkv))
-            hidden += layer.mlp(layer.mlp_norm(hidden))
+            hidden += layer.mlp(layer.mlp_norm(hidden, dtype))
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores, float32 [rows, vocab], of hidden states [rows, hidden]."""
-        return self.head(self.norm(hidden)).float()
+        return self.head(self.norm(hidden, self.embedding.dtype)).float()
 
     def rotary(self) -> Rotary:
         """A table of rotations of this model's own (it grows as it is used, so it is not shared)."""
