@@ -10,6 +10,9 @@ import torch
 
 from shared.kernels.launch import COMBINE_WARPS, MIN_SPLIT_KEYS, Tile, interpreting, tile_width
 
+WIDEST_WINDOW = 2**30
+"""Longer windows see everything; the kernel counts in 32 bits."""
+
 
 def row_tiles(tokens: int, items: int, group: int, tile: Tile) -> int:
     """Row tiles that cover any split of `tokens` over `items`; the lengths themselves stay on the device."""
@@ -41,6 +44,7 @@ def launch(
     items = start.shape[0]
     group = q_heads // kv_heads
     width = tile_width(head_dim)
+    clamped = min(window or 0, WIDEST_WINDOW)
     if splits > 1:
         partial = torch.empty((tokens, q_heads, splits, head_dim), dtype=torch.float32, device=q.device)
         lse = torch.empty((tokens, q_heads, splits), dtype=torch.float32, device=q.device)
@@ -66,7 +70,7 @@ def launch(
         group,
         splits,
         min_split_keys,
-        window or 0,
+        clamped,
         softcap or 0.0,
         scale,
         HEAD_DIM=head_dim,
@@ -91,7 +95,7 @@ def launch(
             group,
             splits,
             min_split_keys,
-            window or 0,
+            clamped,
             HEAD_DIM=head_dim,
             BLOCK_DIM=width,
             BLOCK_ROWS=tile.rows,

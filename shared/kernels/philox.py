@@ -17,10 +17,9 @@ ROUNDS = 10
 
 
 def _multiply(constant: int, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """High and low 32 bits of constant * value; products stay below 2^49, inside int64."""
-    low = constant * (value & 0xFFFF)
-    high = constant * (value >> 16)
-    return (high + (low >> 16)) >> 16, (low + ((high & 0xFFFF) << 16)) & MASK
+    """High and low 32 bits of constant * value. int64 wraps, so all 64 bits of the product are there."""
+    product = value * constant
+    return (product >> 32).bitwise_and_(MASK), product.bitwise_and_(MASK)
 
 
 def philox4x32(

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,35 +24,51 @@ CASES = [
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Callable[[str], dict[str, str]]]:
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.kernels.interpreted.worker"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    to_worker, from_worker = worker.stdin, worker.stdout
+class Interpreter:
+    """The worker process; started again for the next case when a case takes it down (a wild address, say)."""
 
-    def run(name: str) -> dict[str, str]:
-        to_worker.write(name + "\n")
-        to_worker.flush()
-        line = from_worker.readline()
-        assert line, f"the interpreter's process ended with {worker.wait()}"
+    def __init__(self) -> None:
+        self._worker: subprocess.Popen[str] | None = None
+
+    def run(self, name: str) -> dict[str, str]:
+        worker = self._worker = self._worker or self._start()
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.stdin.write(name + "\n")
+        worker.stdin.flush()
+        line = worker.stdout.readline()
+        if not line:
+            self.close()
+            return {"failed": f"the interpreter's process ended with {worker.returncode}"}
         answer: dict[str, str] = json.loads(line)
         return answer
 
-    with worker:
-        yield run
-        to_worker.close()
+    def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.communicate()
+
+    @staticmethod
+    def _start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.unit.kernels.interpreted.worker"],
+            cwd=ROOT,
+            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    process = Interpreter()
+    yield process
+    process.close()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_under_the_interpreter(case: str, interpreter: Callable[[str], dict[str, str]]) -> None:
-    failed = interpreter(case).get("failed")
+def test_under_the_interpreter(case: str, interpreter: Interpreter) -> None:
+    failed = interpreter.run(case).get("failed")
     if failed:
         pytest.fail(failed, pytrace=False)

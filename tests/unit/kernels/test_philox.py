@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from shared.engine.philox import first_words
 from shared.kernels.philox import gumbel, gumbel_noise, philox4x32, philox_words
 
 KNOWN = [
@@ -72,3 +74,17 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
         at = slice(row, row + 1)
         subset = philox_words(seeds[at], positions[at], choices[at], torch.tensor([[99, 3]]))
         assert subset[0].tolist() == [int(together[row, 99]), int(together[row, 3])]
+
+
+def test_the_engines_own_generator_draws_the_same_integers() -> None:
+    """A sequence may be drawn for by the engine's sampler here and by the kernel there."""
+    ids = torch.arange(1000)
+    for seed, position, choice in ((0, 0, 0), (2**63 + 12345, 2**33 + 7, 3), (0xDEADBEEF, 8191, 2**31 - 1)):
+        theirs = first_words(
+            ids.numpy().astype(np.uint64),
+            (position & 0xFFFFFFFF, position >> 32, choice),
+            (seed & 0xFFFFFFFF, seed >> 32),
+        )
+        signed = seed - 2**64 if seed >= 2**63 else seed
+        ours = philox_words(torch.tensor([signed]), torch.tensor([position]), torch.tensor([choice]), ids)
+        assert ours[0].tolist() == theirs.tolist()

@@ -124,6 +124,7 @@ def window_of_one() -> None:
 
 def window_longer_than_context() -> None:
     check([(20, 3)], window=10_000)
+    check([(20, 3)], window=2**40)
 
 
 def softcap() -> None:
