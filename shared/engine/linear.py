@@ -1,8 +1,8 @@
 """Products with a layer's weights on the CPU, in the memory order that is fastest for the dtype.
 
-bfloat16 weights are kept in oneDNN's blocked order, which is 1.3 to 1.5 times faster from 1 to 16 rows than the
-file's; float32 ones only where they are too large for a core's cache. Where the processor has no bfloat16 matrix
-unit, many rows are computed in float32 instead.
+bfloat16 weights are kept in oneDNN's blocked order, which is 1.3 to 1.5 times faster from 1 to 16 rows than
+the file's; float32 ones only where they are too large for a core's cache. Where the processor has no bfloat16
+matrix unit, many rows are computed in float32 instead.
 """
 
 from __future__ import annotations

@@ -1,0 +1,34 @@
+"""Every served architecture against logits that transformers computed for the same tiny checkpoint."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.engine.api import StepPlan
+from shared.engine.runner import TorchRunner
+from tests.support.mixed_weights import FAMILIES, IDS, write_family
+from tests.support.stepper import Row, greedy, step
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "families.json").read_text())
+BLOCK_TOKENS = 4
+SPLITS = {"one_shot": [26], "chunked": [9, 7, 10], "one_by_one": [1] * 26, "mixed": [3, 1, 1, 15, 1, 5]}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(tmp_path: Path, family: str, split: str) -> None:
+    runner = TorchRunner(write_family(tmp_path, family), kv_blocks=8, block_tokens=BLOCK_TOKENS)
+    want = dict(zip(GOLDEN["rows"], GOLDEN[family], strict=True))
+    params = greedy(logprobs=runner.vocab)
+    done = 0
+    for count in SPLITS[split]:
+        row = Row(1, IDS[: done + count], range(8), params, done)
+        step(runner, [(row, count)])
+        done += count
+        if done - 1 in want:
+            scores = torch.tensor([score for _, score in sorted(row.drawn[0].top)])
+            expected = torch.log_softmax(torch.tensor(want[done - 1]), 0)
+            torch.testing.assert_close(scores, expected, rtol=0, atol=1e-4)
+    runner.execute(StepPlan((), ended=(1,)))
