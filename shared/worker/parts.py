@@ -14,9 +14,8 @@ from shared.engine.synthetic import SyntheticRunner, SyntheticTiming
 from shared.errors import ConfigError
 from shared.kv.layout import full_attention
 from shared.runtime.settings import MeshConfig, NodeConfig
-from shared.transport.line import LineSpec
-from shared.transport.security import TlsFiles
 from shared.wire.messages import Announce, Role
+from shared.worker.links import served_name
 
 _SYNTHETIC_CONTEXT = 1 << 20
 _SYNTHETIC_VOCAB = 1000
@@ -97,43 +96,3 @@ def first_announce(mesh: MeshConfig, node: NodeConfig, built: Built) -> Announce
         fingerprint=built.fingerprint.full,
         layout=layout.digest(),
     )
-
-
-def served_name(mesh: MeshConfig) -> str:
-    """The model's name for clients."""
-    return mesh.model.name or Path(mesh.model.path).expanduser().name
-
-
-def line_specs(mesh: MeshConfig) -> list[LineSpec]:
-    """The mesh file's lines as the transport takes them: bytes and seconds."""
-    return [
-        LineSpec(
-            name=line.name,
-            between=line.between,
-            rate=line.rate_mbit * 1e6 / 8,
-            rtt=line.rtt_ms / 1e3,
-            bulk_connections=line.bulk_connections,
-            congestion=line.congestion,
-            dscp=line.dscp,
-        )
-        for line in mesh.lines
-    ]
-
-
-def mesh_key(mesh: MeshConfig) -> bytes | None:
-    """The key all nodes share; None where the mesh file names none. Raises ConfigError."""
-    path = mesh.security.key_file
-    if not path:
-        return None
-    try:
-        return Path(path).expanduser().read_bytes().strip()
-    except OSError as error:
-        raise ConfigError("security.key_file", f"{path}: {error.strerror}") from error
-
-
-def tls_files(mesh: MeshConfig) -> TlsFiles | None:
-    """Certificate files for mutual TLS; None where the mesh file names none."""
-    security = mesh.security
-    if not security.tls_cert:
-        return None
-    return TlsFiles(security.tls_cert, security.tls_key, security.tls_ca)

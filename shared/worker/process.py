@@ -23,8 +23,9 @@ from shared.wire.handshake import Identity
 from shared.wire.messages import Role
 from shared.wire.port import Instruction
 from shared.worker.engine_loop import EngineLoop
+from shared.worker.links import line_specs, mesh_key, route_to, tls_files
 from shared.worker.meeting import SENDS_TO
-from shared.worker.parts import Built, build, first_announce, line_specs, mesh_key, tls_files
+from shared.worker.parts import Built, build, first_announce
 from shared.worker.worker import Worker
 
 _HUNG = 120.0
@@ -129,7 +130,7 @@ class WorkerProcess:
             lines=line_specs(mesh),
             key=mesh_key(mesh),
             tls=tls_files(mesh),
-            route=self._route,
+            route=lambda peer, address: route_to(mesh, node, peer, address),
         )
 
     def _dial(self) -> None:
@@ -145,13 +146,6 @@ class WorkerProcess:
             return 0
         line = self._mesh.line_between(self._node.datacenter, other.datacenter)
         return (line.bulk_connections if line else 0) or self._mesh.policy.link.bulk_connections
-
-    def _route(self, node: str, address: str) -> tuple[str, int]:
-        """Where to dial a peer that a router has named."""
-        for known in self._mesh.nodes:
-            if known.name == node:
-                return self._mesh.address_of(known, self._node)
-        return split_address(address, f"the address of {node}")
 
     def _line_of(self, node: str) -> str:
         view = self._endpoint.line_for(node)

@@ -39,7 +39,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "services.relay": ("shared",),
     "services.main_decode": ("shared",),
     "services.router": ("shared",),
-    "scripts": ("shared", "services"),
+    "scripts": ("shared", "services", "benchmarks.wan", "tests.support"),
     "benchmarks": ("shared", "services", "scripts", "tests.support"),
     "tests": ("shared", "services", "scripts", "benchmarks"),
 }

@@ -1,0 +1,180 @@
+"""The router as a process: its core, its mesh sockets and its HTTP front, started, drained and stopped.
+
+Loads the tokenizer and no weights: it runs without torch. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+
+from services.router.core import RouterCore
+from services.router.front.admin import admin_routes
+from services.router.front.app import Front, create_app
+from services.router.front.keys import Keys, read_keys
+from services.router.front.tokens import load_tokenizer
+from services.router.lines import Line
+from services.router.streams import Streams
+from shared.engine.fingerprint import template_fingerprint
+from shared.errors import ConfigError
+from shared.runtime.metrics import make_registry
+from shared.runtime.settings import MeshConfig, NodeConfig, split_address
+from shared.runtime.web import WebServer
+from shared.transport.endpoint import Endpoint
+from shared.transport.security import is_loopback
+from shared.wire.handshake import Identity
+from shared.wire.messages import Role
+from shared.wire.port import Instruction
+from shared.worker.links import key_file, line_specs, mesh_key, route_to, served_name, tls_files
+
+_RTT_EVERY = 1.0
+"""Seconds between looks at the round trips that the links have measured."""
+
+
+class RouterService:
+    """A `Service` of role router."""
+
+    def __init__(self, mesh: MeshConfig, node: NodeConfig) -> None:
+        self._mesh = mesh
+        self._node = node
+        self._model = Path(mesh.model.path).expanduser()
+        self._changed = asyncio.Event()
+        self._log = structlog.get_logger()
+        specs = line_specs(mesh)
+        incarnation = secrets.randbits(63) + 1
+        self.core = _Watched(
+            node.name,
+            node.datacenter,
+            incarnation,
+            mesh.policy.router,
+            worker=mesh.policy.worker,
+            link=mesh.policy.link,
+            lines=[Line(spec.name, spec.between, spec.rate, spec.rtt) for spec in specs],
+        )
+        self._endpoint = Endpoint(
+            Identity(
+                node=node.name,
+                role=Role.ROUTER,
+                datacenter=node.datacenter,
+                incarnation=incarnation,
+                template=template_fingerprint(mesh.model.path),
+            ),
+            self.core,
+            mesh.policy.link,
+            mesh.policy.line,
+            lines=specs,
+            key=mesh_key(mesh),
+            tls=tls_files(mesh),
+            route=lambda peer, address: route_to(mesh, node, peer, address),
+        )
+        self.streams = Streams(self.core, self._endpoint.perform, time.monotonic)
+        self.core.after = self._after
+
+    async def start(self) -> None:
+        """Load the tokenizer, listen for workers, then for clients."""
+        mesh, node = self._mesh, self._node
+        tokenizer = await asyncio.to_thread(load_tokenizer, self._model)
+        self.port = await self._endpoint.listen(*split_address(node.listen, f"nodes.{node.name}.listen"))
+        host, port = split_address(node.http, f"nodes.{node.name}.http")
+        front = Front(
+            generator=self.streams,
+            tokenizer=tokenizer,
+            model=served_name(mesh),
+            registry=make_registry(self.numbers, node=node.name, role=node.role),
+            ready=self.core.ready,
+            healthy=lambda: "",
+            max_context=self.core.max_context,
+            keys=self._keys(host),
+            http=mesh.http,
+            policy=mesh.policy.router,
+        )
+        app = create_app(front)
+        app.router.routes.extend(
+            admin_routes(self, key_file(mesh.http.admin_key_file, "http.admin_key_file"))
+        )
+        self._web = WebServer(
+            app, host, port, drain=mesh.policy.router.drain, slow_client=mesh.policy.router.slow_client
+        )
+        self.http_port = await self._web.start()
+        self._log.info("listening", port=self.port, http=self.http_port, model=served_name(mesh))
+
+    async def run(self) -> None:
+        """Bring the measured round trips to the core until cancelled."""
+        while True:
+            await asyncio.sleep(_RTT_EVERY)
+            for peer in self._endpoint.sessions():
+                view = self._endpoint.line_for(peer)
+                if view is not None and view.rtt > 0:
+                    self.core.measured_rtt(peer, view.rtt)
+
+    async def drain(self) -> None:
+        """Take no new requests; returns when the streams have ended. The core ends them after `drain`."""
+        self.core.drain(time.monotonic())
+        self._endpoint.perform(time.monotonic())
+        while not self.core.drained:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def stop(self) -> None:
+        """End what is left and tell the peers."""
+        await self._web.stop()
+        await self._endpoint.close("stopped")
+
+    # --- the operator ---
+
+    def flush(self) -> None:
+        """Have every worker drop the cached blocks that nothing uses."""
+        self.core.flush()
+        self._endpoint.perform(time.monotonic())
+
+    def drain_worker(self, node: str, *, on: bool) -> bool:
+        """Have a worker take no new work, or take it again. False: it is not known."""
+        known = self.core.drain_worker(node, on=on)
+        self._endpoint.perform(time.monotonic())
+        return known
+
+    def numbers(self) -> Mapping[str, float]:
+        """Everything /metrics shows beside the front's own measures."""
+        found = dict(self.core.snapshot())
+        found |= {f"transport_{name}_total": float(value) for name, value in self._endpoint.counters.items()}
+        found["streams_live"] = float(len(self.streams))
+        return found
+
+    def _keys(self, host: str) -> Keys:
+        """Clients' keys. Raises ConfigError where clients could reach the service without one."""
+        path = self._mesh.http.api_keys_file
+        if path:
+            return read_keys(key_file(path, "http.api_keys_file"), path)
+        if is_loopback(host):
+            return Keys()
+        raise ConfigError(
+            f"nodes.{self._node.name}.http",
+            f"{host} can be reached from other machines and no API keys are set; set http.api_keys_file, "
+            "or listen on 127.0.0.1",
+        )
+
+    def _after(self) -> None:
+        """Something has happened in the core: events may wait, or the drain may be over."""
+        self.streams.deliver()
+        self._changed.set()
+
+
+class _Watched(RouterCore):
+    """The core, telling after each event that something has happened: the outbox is taken after every one."""
+
+    after: Callable[[], None] = staticmethod(lambda: None)
+
+    def take_outbox(self) -> list[Instruction]:
+        """All instructions since the last call, in order."""
+        self.after()
+        return super().take_outbox()
+
+
+def make(mesh: MeshConfig, node: NodeConfig) -> RouterService:
+    """The service of one router node."""
+    return RouterService(mesh, node)
