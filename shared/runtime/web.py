@@ -17,16 +17,28 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from shared.errors import ConfigError
+from shared.runtime.bounded_http import bounded_http
 from shared.runtime.metrics import CONTENT_TYPE, render
 
 
 class WebServer:
     """One listening HTTP socket and its uvicorn server, without signal handlers of its own."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int, *, drain: float = 5.0) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        *,
+        drain: float = 5.0,
+        max_header: int = 64 << 10,
+        head_timeout: float = 60.0,
+        slow_client: float = 30.0,
+    ) -> None:
+        """Bounds: bytes and seconds of a request's head, seconds that a client may not read."""
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=bounded_http(max_header=max_header, head_timeout=head_timeout, slow_client=slow_client),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -22,11 +22,10 @@ from services.router.front.choice import Delta
 from services.router.front.failures import body_of, headers_of, status_of
 from services.router.front.generation import Generation
 from shared.errors import MeshError
+from shared.runtime.bounded_http import ABORT
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": waiting\n\n"
-ABORT = "pdd.abort"
-"""Name of the server's ASGI extension that drops a connection without waiting for its client."""
 CLOSED = 499
 """Status, for logs and metrics, of a request whose client left."""
 
@@ -212,8 +211,8 @@ class EventStream(Response):
         self._outcome.ended = "too_slow"
         self._generation.cancel()
         self._generation.gone = True
-        abort = scope.get("extensions", {}).get(ABORT)
-        if abort is not None:
-            abort()
+        extension = scope.get("extensions", {}).get(ABORT)
+        if extension is not None:
+            extension["call"]()
         else:
             self._cancel.cancel()

@@ -11,7 +11,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive
 
-from services.router.front.answer import Head, Reply, Shape
+from services.router.front.answer import Head, Reply, Shape, usage
 from services.router.front.chat import (
     ChatReply,
     chat_max_tokens,
@@ -247,8 +247,8 @@ class Endpoints:
         return Head(f"{kind}-{self._random_bits(96):024x}", int(self._wall()), self._model, self._fingerprint)
 
     def _shape(self, call: Call, ask: Ask, plan: _Plan) -> Shape:
-        usage = ask.stream_options is not None and bool(ask.stream_options.include_usage)
-        return Shape(plan.logprobs, usage, bool(ask.return_token_ids), call.trace)
+        told = ask.stream_options is not None and bool(ask.stream_options.include_usage)
+        return Shape(plan.logprobs, told, bool(ask.return_token_ids), call.trace)
 
     async def _deliver(
         self, receive: Receive, call: Call, ask: Ask, generation: Generation, reply: Reply, head: Head
@@ -274,6 +274,8 @@ class Endpoints:
     ) -> None:
         """The request's one canonical event in the log."""
         times = generation.times
+        counts = usage(generation, ask.n or 1)
+        finish = sorted({choice.finish.value for choice in generation.choices if choice.finish is not None})
         facts: dict[str, Any] = {
             "id": head.id,
             "request_id": call.echo_id,
@@ -283,10 +285,10 @@ class Endpoints:
             "status": outcome.status,
             "stream": bool(ask.stream),
             "choices": len(generation.choices),
-            "prompt_tokens": [len(job.prompt.ids) for job in generation.jobs],
-            "completion_tokens": [len(choice.ids) for choice in generation.choices],
-            "cached_tokens": [choice.cached_tokens for choice in generation.choices],
-            "finish": [choice.finish.value if choice.finish else None for choice in generation.choices],
+            "prompt_tokens": counts.prompt_tokens,
+            "completion_tokens": counts.completion_tokens,
+            "cached_tokens": counts.prompt_tokens_details.cached_tokens,
+            "finish": ",".join(finish),
             "splice": generation.jobs[0].prompt.splice,
             "ttft_s": round(times.first - times.started, 6) if times.first else None,
             "stall_s": round(times.stall, 6),

@@ -32,6 +32,8 @@ def headers_of(error: MeshError) -> dict[str, str]:
     """Retry-After where a retry may help, and OpenAI's word to its own client where none does."""
     if isinstance(error, Overloaded):
         return {"retry-after": str(max(1, math.ceil(error.retry_after)))}
+    if status_of(error) in (408, 413):
+        return {"connection": "close"}  # the rest of the body is not read
     if status_of(error) == 501:
         return {"x-should-retry": "false"}
     if status_of(error) == 401:
