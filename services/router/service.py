@@ -98,7 +98,13 @@ class RouterService:
             admin_routes(self, key_file(mesh.http.admin_key_file, "http.admin_key_file"))
         )
         self._web = WebServer(
-            app, host, port, drain=mesh.policy.router.drain, slow_client=mesh.policy.router.slow_client
+            app,
+            host,
+            port,
+            drain=mesh.policy.router.drain,
+            max_header=mesh.http.max_header,
+            head_timeout=mesh.http.body_timeout,
+            slow_client=mesh.policy.router.slow_client,
         )
         self.http_port = await self._web.start()
         self._log.info("listening", port=self.port, http=self.http_port, model=served_name(mesh))

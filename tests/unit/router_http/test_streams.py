@@ -1,9 +1,9 @@
-"""The generator over a core: events reach their stream, ends are ends, refusals leave nothing."""
+"""The generator over the core: events reach their stream, ends are ends, refusals leave nothing."""
 
 import pytest
 
-from services.router.front.live import LiveGenerator
 from services.router.requests import Broken, Done, GenerationRequest, RequestEvent, Tokens
+from services.router.streams import LiveStream, Streams
 from shared.errors import Overloaded, RequestFailed
 from shared.wire.messages import FinishReason, Rid, Role, Sampling
 
@@ -40,13 +40,21 @@ TOKENS = Tokens(1, (5,), None, Role.MAIN)
 
 
 class Setup:
+    """Streams over the core, as the service joins them: what was told is performed, then events are handed
+    out.
+    """
+
     def __init__(self) -> None:
         self.core = Core()
         self.settled: list[float] = []
         self.woken: list[str] = []
-        self.generator = LiveGenerator(self.core, lambda: 3.0, self.settled.append)
+        self.generator = Streams(self.core, self.settle, lambda: 3.0)
 
-    def start(self, name: str = "a"):  # type: ignore[no-untyped-def]
+    def settle(self, now: float) -> None:
+        self.settled.append(now)
+        self.generator.deliver()
+
+    def start(self, name: str = "a") -> LiveStream:
         return self.generator.start(REQUEST, lambda: self.woken.append(name))
 
 
