@@ -27,7 +27,7 @@ class TokenBucket:
         if self.rate == UNLIMITED:
             return 0.0
         self._fill(now)
-        return 0.0 if self._tokens >= 0 else -self._tokens / self.rate
+        return 0.0 if self._tokens > -1 else -self._tokens / self.rate  # less than a byte is rounding
 
     def spend(self, now: float, size: int) -> None:
         """`size` bytes were sent."""
