@@ -41,6 +41,7 @@ class Book:
         counters: Counter[str],
         after_turn: Callable[[], None],
     ) -> None:
+        self.node = identity.node
         self.peers: dict[str, Peer] = {}
         self.lines: dict[str, Line] = {}
         self._identity = identity
@@ -173,6 +174,7 @@ class Book:
             self._core.on_resumed(now, peer.node)
         peer.had_bulk.add(agreed.bulk)
         peer.line.wake(peer)
+        peer.line.turn(now)
         return True
 
     def _tune_bulk(self, stream: Stream, peer: Peer) -> None:
