@@ -1,4 +1,4 @@
-"""Writes tests/golden/families.json: transformers' logits for the checkpoints of `tests.support.mixed_weights`.
+"""Writes tests/golden/families.json: transformers' logits for the checkpoints of `mixed_weights`.
 
 Needs transformers, which nothing else does: install it into an environment beside the project's.
 """

@@ -1,6 +1,6 @@
 """Tiny checkpoints of every served architecture, their weights made by integer mixing: the same everywhere.
 
-Golden logits, computed from them by transformers, are in tests/golden/families.json (`scripts.make_families`).
+Golden logits, computed from them by transformers, are in tests/golden/families.json (see make_families).
 """
 
 import json
