@@ -1,4 +1,8 @@
-"""`python -m services --config mesh.toml`: every node of the file on this machine, for a first look."""
+"""`python -m services --config mesh.toml`: every node of the file on this machine, for a first look.
+
+`--check mesh.toml [--node NAME]` says all that is wrong with a file (and with this machine, for a node), and
+`--schema` prints the file's JSON Schema for editors. Neither starts anything.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,51 @@ import http.client
 import signal
 import sys
 import tempfile
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
-from shared.errors import MeshError
+from shared.errors import ConfigError, MeshError
+from shared.runtime.check import check
 from shared.runtime.children import Children
 from shared.runtime.mesh_file import load_mesh
+from shared.runtime.mesh_schema import schema_text
 from shared.runtime.service import run_loop
 from shared.runtime.settings import MeshConfig, NodeConfig, split_address
 
+T = TypeVar("T")
 
-def main() -> int:
-    """Start all, say how to use it, stay until Ctrl-C or until one dies."""
-    parser = argparse.ArgumentParser(prog="python -m services", description=__doc__)
-    parser.add_argument("--config", required=True, metavar="mesh.toml", help="the mesh file")
-    parser.add_argument("--logs", default="", help="directory of the nodes' logs (default: a temporary one)")
-    options = parser.parse_args()
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 after Ctrl-C or SIGTERM, 1 where a node did not start or ended of itself, 2 where the
+    file is wrong."""
+    options = _parser().parse_args(arguments)
+    if options.schema:
+        print(schema_text(), end="")
+        return 0
+    if options.check:
+        return check(options.check, options.node, sys.stdout)
     try:
         mesh = load_mesh(options.config)
         logs = Path(options.logs or tempfile.mkdtemp(prefix="pdd-"))
         return run_loop(_serve(mesh, Path(options.config), logs))
     except MeshError as error:
         sys.stderr.write(f"{error}\n")
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m services",
+        description="Run every node of a mesh file on this machine, or check the file.",
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--config", metavar="mesh.toml", help="run all nodes of this file")
+    what.add_argument("--check", metavar="mesh.toml", help="say all that is wrong with this file")
+    what.add_argument("--schema", action="store_true", help="print the JSON Schema of mesh files")
+    parser.add_argument("--node", default="", help="with --check: also whether this node could run here")
+    parser.add_argument("--logs", default="", help="directory of the nodes' logs (default: a temporary one)")
+    return parser
 
 
 async def _serve(mesh: MeshConfig, config: Path, logs: Path) -> int:
@@ -41,18 +68,27 @@ async def _serve(mesh: MeshConfig, config: Path, logs: Path) -> int:
     async with Children(mesh, config, logs) as children:
         await children.start_all()
         print(f"starting {len(mesh.nodes)} nodes; logs in {logs}", flush=True)
-        await children.wait_ready(is_ready, timeout=180.0, progress=_say_waiting)
-        _say_how(mesh)
-        ended = asyncio.ensure_future(children.first_to_end())
         stopped = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if not stop.is_set():
-            sys.stderr.write(f"{ended.result()} ended:\n{children.tail(ended.result())}\n")
-            return 1
-        ended.cancel()
+        ready = children.wait_ready(is_ready, timeout=180.0, progress=_say_waiting)
+        if await _unless(stopped, ready):
+            _say_how(mesh)
+            ended = await _unless(stopped, children.first_to_end())
+            if ended:
+                sys.stderr.write(f"{ended[0]} ended:\n{children.tail(ended[0])}\n")
+                return 1
         print("\nstopping", flush=True)
     return 0
+
+
+async def _unless(stopped: asyncio.Future[Any], work: Coroutine[Any, Any, T]) -> tuple[T] | None:
+    """What the work returns; None, and the work is given up, where the signal to stop comes first."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        return (task.result(),)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return None
 
 
 def is_ready(node: NodeConfig) -> bool:

@@ -13,12 +13,14 @@ from shared.runtime.settings import LogConfig
 
 
 def set_up_logs(config: LogConfig, *, node: str, role: str, stream: TextIO | None = None) -> None:
-    """Send structlog, and the standard library's loggers through it, to `stream` (stderr)."""
+    """Send structlog, and the standard library's loggers and warnings through it, to `stream` (stderr). Every
+    event names node and role, from whatever thread."""
     out = stream or sys.stderr
     pretty = config.format == "pretty" or (config.format == "auto" and out.isatty())
     level = logging.getLevelNamesMapping()[config.level.upper()]
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _Origin(node, role),
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -34,20 +36,31 @@ def set_up_logs(config: LogConfig, *, node: str, role: str, stream: TextIO | Non
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.bind_contextvars(node=node, role=role)
     bridge = logging.StreamHandler(out)
     bridge.setFormatter(
-        structlog.stdlib.ProcessorFormatter(processors=[_drop_record, *last], foreign_pre_chain=shared)
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+        )
     )
     root = logging.getLogger()
     root.handlers[:] = [bridge]
     root.setLevel(level)
+    logging.captureWarnings(True)
     for noisy in ("uvicorn.access", "uvicorn.error", "asyncio"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
 
 
-def _drop_record(
-    _logger: structlog.types.WrappedLogger, _name: str, event: structlog.types.EventDict
-) -> structlog.types.EventDict:
-    """Take the standard library's record out of the event before it is rendered."""
-    return structlog.stdlib.ProcessorFormatter.remove_processors_meta(_logger, _name, event)
+class _Origin:
+    """Adds this process's node and role where an event does not name its own."""
+
+    def __init__(self, node: str, role: str) -> None:
+        self._node = node
+        self._role = role
+
+    def __call__(
+        self, _logger: structlog.types.WrappedLogger, _name: str, event: structlog.types.EventDict
+    ) -> structlog.types.EventDict:
+        event.setdefault("node", self._node)
+        event.setdefault("role", self._role)
+        return event

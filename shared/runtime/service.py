@@ -1,12 +1,14 @@
 """Runs one service in this process: event loop, signals, readiness, drain and exit code. Knows no role.
 
-SIGTERM or SIGINT drains (no new work, running work ends or moves), a second one stops at once. The exit
-code is 0 after a drain, 1 where the service died of itself.
+SIGTERM or SIGINT drains (no new work, running work ends or moves), a second one stops at once; one that
+comes while the service still starts ends it there. The exit code is 0 where a signal was obeyed, 1 where the
+service could not start or died of itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -31,7 +33,7 @@ class Service(Protocol):
         """Take no new work; returns when the running work has ended or moved, or the drain time is over."""
 
     async def stop(self) -> None:
-        """End all that is left."""
+        """End all that is left, also after a start that failed or was cancelled."""
 
 
 def run_service(make: Callable[[], Service]) -> int:
@@ -50,44 +52,92 @@ def run_loop(main: Coroutine[Any, Any, int]) -> int:
 
 async def _supervise(make: Callable[[], Service]) -> int:
     log = structlog.get_logger()
-    stops = _Signals()
+    signals = _Signals()
     try:
         service = make()
-        await service.start()
     except MeshError as error:
         log.error("cannot start", code=error.code, reason=str(error))
         return 1
-    notify("READY=1")
-    running = asyncio.ensure_future(service.run())
     beating = asyncio.ensure_future(_watchdog())
-    try:
-        asked = asyncio.ensure_future(stops.next())
-        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            asked.cancel()
-            log.error("service died", exc_info=running.exception())
-            return 1
-        notify("STOPPING=1")
-        log.info("draining", signal=asked.result())
-        await _drain(service, stops)
+    code = await _start(service, signals)
+    started = code is None
+    if code is None:
+        code = await _serve(service, signals)
+    beating.cancel()
+    _, failure = await asyncio.gather(beating, service.stop(), return_exceptions=True)
+    if started and isinstance(failure, Exception):  # after half a start there may be nothing to stop
+        log.error("stop failed", **_facts(failure))
+        code = 1
+    log.info("stopped", exit_code=code)
+    return code
+
+
+async def _start(service: Service, signals: _Signals) -> int | None:
+    """None once the service can be reached; else the exit code."""
+    log = structlog.get_logger()
+    starting = asyncio.ensure_future(service.start())
+    stopped = await _first(starting, signals)
+    if stopped:
+        log.info("stopped while starting", signal=stopped)
         return 0
-    finally:
-        beating.cancel()
-        running.cancel()
-        await asyncio.gather(running, beating, return_exceptions=True)
-        await service.stop()
-        log.info("stopped")
+    if failure := _failure(starting):
+        log.error("cannot start", **_facts(failure))
+        return 1
+    notify("READY=1")
+    log.info("started")
+    return None
 
 
-async def _drain(service: Service, stops: _Signals) -> None:
-    """Drain until done or until a second signal."""
+async def _serve(service: Service, signals: _Signals) -> int:
+    """Serve until a signal, then drain; the exit code."""
+    log = structlog.get_logger()
+    running = asyncio.ensure_future(service.run())
+    asked = await _first(running, signals, cancel=False)
+    if not asked:
+        log.error("service died", **_facts(_failure(running)))
+        return 1
+    notify("STOPPING=1")
+    log.info("draining", signal=asked)
     draining = asyncio.ensure_future(service.drain())
-    again = asyncio.ensure_future(stops.next())
-    await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
-    again.cancel()
-    if not draining.done():
-        draining.cancel()
-    await asyncio.gather(draining, again, return_exceptions=True)
+    again = await _first(draining, signals)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    if again:
+        log.warning("drain cut short", signal=again)
+    elif failure := _failure(draining):
+        log.error("drain failed", **_facts(failure))
+        return 1
+    return 0
+
+
+async def _first(task: asyncio.Future[None], signals: _Signals, *, cancel: bool = True) -> str:
+    """Wait for a task or a signal: the signal's name, the task cancelled; "" where the task ended first."""
+    asked = asyncio.ensure_future(signals.next())
+    both: set[asyncio.Future[Any]] = {task, asked}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        return ""
+    if cancel:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return asked.result()
+
+
+def _failure(task: asyncio.Future[None]) -> BaseException | None:
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+def _facts(error: BaseException | None) -> dict[str, object]:
+    """An error as fields of an event: its reason, and its place too where nobody foresaw it."""
+    if isinstance(error, MeshError):
+        return {"code": error.code, "reason": str(error)}
+    if isinstance(error, OSError):
+        return {"code": "os", "reason": str(error)}
+    if error is None:
+        return {"code": "internal", "reason": "returned though it should serve until it is cancelled"}
+    return {"code": "internal", "reason": f"{type(error).__name__}: {error}", "exc_info": error}
 
 
 class _Signals:
@@ -105,16 +155,21 @@ class _Signals:
 
 
 def notify(state: str) -> None:
-    """Tell systemd (Type=notify), where it asks to be told."""
+    """Tell systemd (Type=notify), where it asks to be told; that it does not listen harms nothing."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
+    ):
         sock.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 async def _watchdog() -> None:
-    """Answer systemd's watchdog from the event loop: a loop that hangs is restarted."""
+    """Answer systemd's watchdog from the event loop, twice as often as asked: who hangs is restarted."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return
     period = int(os.environ.get("WATCHDOG_USEC", "0")) / 2e6
     while period:
         notify("WATCHDOG=1")

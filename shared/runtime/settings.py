@@ -19,7 +19,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """[model]: what all workers of this mesh serve."""
 
     path: str
-    """Hugging Face directory of the model; `~` is the user's home."""
+    """Hugging Face directory of the model, on every machine (a router reads its tokenizer and template
+    alone); `~` is the user's home, and a relative name starts at this file's directory."""
     name: str = ""
     """Name served to clients; the directory's name when empty."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
@@ -44,17 +45,21 @@ class SyntheticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class DatacenterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[[datacenters]]"""
+    """[[datacenters]]: where nodes stand. Lines join them, and nodes of one share a LAN."""
 
     name: str
+    """Its name; no node may have the same."""
 
 
 class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[[nodes]]: one process."""
 
     name: str
+    """Its name: what `--node` takes, and what logs, metrics and peers show."""
     role: RoleName
+    """What it does; decides which of the services runs it."""
     datacenter: str
+    """The datacenter it stands in."""
     listen: str
     """host:port for mesh connections; port 0 takes a free one."""
     address: str = ""
@@ -64,7 +69,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     pool_blocks: int = 512
     """KV blocks of a worker's pool."""
     threads: int = 0
-    """CPU threads of the engine; 0: torch's choice."""
+    """CPU threads of the engine; 0: one."""
     device: str = "cpu"
     """`cpu` or `cuda` (with an index: `cuda:1`)."""
     slowdown: float = 1.0
@@ -75,8 +80,9 @@ class LineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """[[lines]]: what joins two datacenters. Where none is named, a pair of datacenters has no rate limit."""
 
     name: str
+    """Its name in logs and metrics."""
     between: tuple[str, str]
-    """The two datacenters."""
+    """The two datacenters; one line joins a pair."""
     rate_mbit: float = 0.0
     """Cap in Mbit/s, each direction; 0: none."""
     rtt_ms: float = 0.0
@@ -101,10 +107,11 @@ class RouteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[security]: without a key or certificates a service binds to loopback only."""
+    """[security]: without a key or certificates a service binds to loopback only. Names of files may begin
+    with `~`, or with `$CREDENTIALS_DIRECTORY` under systemd; relative ones start at this file's directory."""
 
     key_file: str = ""
-    """File with the key all nodes share (at least 16 bytes)."""
+    """File with the key all nodes share (at least 16 bytes; blanks around it do not count)."""
     tls_cert: str = ""
     """PEM certificate chain of this node; with it every mesh connection is mutual TLS 1.3."""
     tls_key: str = ""
@@ -143,9 +150,10 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[logs]"""
+    """[logs]: one JSON object a line on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe events that are written."""
     format: Literal["auto", "json", "pretty"] = "auto"
     """`auto`: pretty on a terminal, JSON elsewhere."""
 
