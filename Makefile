@@ -7,10 +7,10 @@ PY := .venv/bin/python
 CONFIG ?= mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check
+.PHONY: help setup demo serve test check check-kernels
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@sed -n 's/^#   /  /p' $(firstword $(MAKEFILE_LIST))
 
 setup: ## make .venv, install pinned packages, fetch and convert the development model (safe to repeat)
@@ -25,8 +25,12 @@ serve: setup ## run the whole mesh on this machine until Ctrl-C
 test: setup ## run all tests (ARGS="-k name" and other pytest options)
 	@$(PY) -m pytest $(ARGS)
 
-check: setup ## lint, formatting, types, import rules
+check: setup ## lint, formatting, types, import rules, changed GPU kernels
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(PY) -m pytest -q tests/test_architecture.py
+	@$(PY) -m scripts.check_kernels --changed
+
+check-kernels: setup ## compile every GPU kernel for every target and judge the binaries (minutes; ARGS="--help")
+	@$(PY) -m scripts.check_kernels $(ARGS)
