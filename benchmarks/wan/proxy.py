@@ -14,6 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
+from typing import cast
 
 from benchmarks.wan.shaper import Shaper
 
@@ -141,10 +142,9 @@ class _Inlet(_Half):
         self.direction = 1 if flip else 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.pause_reading()
-        _no_delay(transport)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        self.transport.pause_reading()
+        _no_delay(self.transport)
         self.proxy._connected(self)
 
 
@@ -156,9 +156,8 @@ class _Outlet(_Half):
         self.direction = direction
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        _no_delay(transport)
+        self.transport = cast(asyncio.Transport, transport)
+        _no_delay(self.transport)
 
 
 class _Pair:
