@@ -149,7 +149,7 @@ class _Desk:
         """An endpoint behind keys, with errors in their shape and its status counted."""
 
         async def answer(request: Request) -> Response:
-            name = echo_id(request, f"req-{self._front.random_bits(96):024x}")
+            name = self._name(request)
             try:
                 now = self._front.clock()
                 call = read_call(request, self._front.keys, name=name, now=now)
@@ -162,6 +162,9 @@ class _Desk:
             return response
 
         return answer
+
+    def _name(self, request: Request) -> str:
+        return echo_id(request, f"req-{self._front.random_bits(96):024x}")
 
     async def health(self, _request: Request) -> Response:
         """Whether this process lives; 503 where it can never serve again."""
@@ -184,6 +187,7 @@ class _Desk:
         path = request.url.path
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = dict((error.headers if isinstance(error, HTTPException) else None) or {})
+        headers["x-request-id"] = self._name(request)
         if status == 404 and any(path == one or path.startswith(one + "/") for one in ENDPOINTS):
             self._measures.answered("unbuilt", 501)
             body = error_body(f"{path}: this endpoint is not served here", 501, "not_implemented")
@@ -200,4 +204,4 @@ class _Desk:
         """A fault of ours: logged with its place, told as no more than that."""
         self._log.error("request crashed", path=request.url.path, exc_info=error)
         body = error_body("internal error of the router; it is logged", 500, "internal")
-        return json_response(body, {}, 500)
+        return json_response(body, {"x-request-id": self._name(request)}, 500)

@@ -87,7 +87,7 @@ def session_of(ask: ChatAsk, messages: Sequence[dict[str, Any]], tenant: str) ->
         said = "s" + messages[0]["content"]
     else:
         return b""
-    return hashlib.blake2b(said.encode(), digest_size=16, key=tenant.encode()[:64]).digest()
+    return hashlib.blake2b(f"{tenant}\0{said}".encode(), digest_size=16).digest()
 
 
 class ChatReply:

@@ -53,9 +53,7 @@ def completion_session(ask: CompletionAsk, tenant: str) -> bytes:
     """Names a conversation by the client's cache key; b"" for none."""
     if ask.prompt_cache_key is None:
         return b""
-    return hashlib.blake2b(
-        b"k" + ask.prompt_cache_key.encode(), digest_size=16, key=tenant.encode()[:64]
-    ).digest()
+    return hashlib.blake2b(f"{tenant}\0k{ask.prompt_cache_key}".encode(), digest_size=16).digest()
 
 
 class CompletionReply:

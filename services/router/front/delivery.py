@@ -148,7 +148,10 @@ class EventStream(Response):
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         generation = self._generation
         while not generation.gone:
-            self._absorb()
+            if not self._waiting:
+                if not await generation.arrival(self._pace.keep_alive):
+                    self._put(COMMENT)
+                self._absorb()
             failure = generation.failure
             if failure is not None and not self._started:
                 self._outcome.status = status_of(failure)
@@ -156,8 +159,6 @@ class EventStream(Response):
                 return
             if self._waiting:
                 await self._flush(scope, send)
-            elif not await generation.arrival(self._pace.keep_alive):
-                self._put(COMMENT)
             if self._closed and not self._waiting:
                 return
 

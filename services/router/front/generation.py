@@ -82,12 +82,13 @@ class Generation:
         self.times = Times(started)
         self._clock = clock
         self._streams: list[Stream | None] = []
+        self._running = len(self.choices)
         self._event = asyncio.Event()
 
     @property
     def ended(self) -> bool:
         """Whether nothing more comes."""
-        return self.gone or self.failure is not None or all(choice.ended for choice in self.choices)
+        return self.gone or self.failure is not None or not self._running
 
     def start(self, generator: Generator) -> None:
         """Submit every choice. Raises ApiError, with none left behind, where one is refused."""
@@ -122,7 +123,9 @@ class Generation:
         deltas: list[Delta] = []
         for index, choice in enumerate(self.choices):
             stream = self._streams[index]
-            while stream is not None and not choice.ended and (events := stream.take()):
+            if stream is None:
+                continue
+            while not choice.ended and (events := stream.take()):
                 self._mark(events)
                 searching = choice.stop_at is None
                 delta = choice.absorb(events)
@@ -132,6 +135,7 @@ class Generation:
                     stream.stop_at(choice.stop_at)
             if choice.ended:
                 self._streams[index] = None
+                self._running -= 1
             if choice.failure is not None:
                 self.fail(choice.failure)
                 break
