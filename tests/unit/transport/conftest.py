@@ -1,0 +1,16 @@
+"""Every test of sockets runs on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+import uvloop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loops to run on."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
