@@ -50,7 +50,7 @@ class Front:
     healthy: Callable[[], str]
     """Empty, or why this process can never serve again."""
     max_context: Callable[[], int]
-    """Tokens of prompt and answer together."""
+    """Tokens of prompt and answer together; 0: no worker is known, the model's own limit holds."""
     fingerprint: str | None = None
     """Short name of what is served, shown as system_fingerprint."""
     keys: Keys = field(default_factory=Keys)

@@ -142,7 +142,7 @@ class Endpoints:
         self._check_model(ask.model)
         if (ask.prompt is None) == (ask.messages is None):
             raise InvalidRequest("prompt: send either prompt or messages", "prompt")
-        limit = self._max_context()
+        limit = self._context()
         chat = ask.messages is not None
         special = ask.add_special_tokens if ask.add_special_tokens is not None else not chat
         style = Style(call.tenant.salt(None), special, splice=False, limit=limit)
@@ -183,7 +183,7 @@ class Endpoints:
         return json_response(self._card(), _headers(call))
 
     def _card(self) -> ModelCard:
-        return ModelCard(id=self._model, created=self._started, max_model_len=self._max_context())
+        return ModelCard(id=self._model, created=self._started, max_model_len=self._context())
 
     def _check(self, ask: Ask) -> None:
         refuse_unbuilt(ask)
@@ -197,14 +197,18 @@ class Endpoints:
         if name is not None and name != self._model:
             raise UnknownModel(f"model: {name[:200]!r} is not served here; {self._model!r} is", "model")
 
+    def _context(self) -> int:
+        """Tokens of prompt and answer together: what the workers serve, the model's own while none is known."""
+        return self._max_context() or self._prompts.tokenizer.facts.max_context
+
     def _limits(self) -> Limits:
         facts = self._prompts.tokenizer.facts
-        return Limits(facts.vocab_size, self._max_context(), facts.eos_ids, facts.sampling)
+        return Limits(facts.vocab_size, self._context(), facts.eos_ids, facts.sampling)
 
     def _style(self, call: Call, ask: Ask, *, add_special: bool) -> Style:
         special = add_special if ask.add_special_tokens is None else ask.add_special_tokens
         salt = call.tenant.salt(ask.cache_salt)
-        return Style(salt, special, "splice" not in call.without, self._max_context())
+        return Style(salt, special, "splice" not in call.without, self._context())
 
     def _generation(self, call: Call, ask: Ask, prompts: Sequence[Prompt], plan: _Plan) -> Generation:
         """The jobs of all choices: n for each prompt, with one seed."""

@@ -308,6 +308,14 @@ async def test_a_refusal_has_its_status(
         assert response.json()["error"]["type"] != "invalid_request_error"
 
 
+async def test_without_workers_the_models_own_limit_holds(tokenizer: Tokenizer) -> None:
+    door = Door(tokenizer, max_context=0)
+    door.generator.refusal = Unavailable("no main decode worker has joined", 1.0)
+    assert (await door.chat()).status_code == 503
+    assert (await door.post(COMPLETIONS, {"prompt": [5] * 4096})).status_code == 400
+    assert (await door.get("/v1/models")).json()["data"][0]["max_model_len"] == 4096
+
+
 async def test_a_refused_choice_takes_the_others_with_it(tokenizer: Tokenizer) -> None:
     door = Door(tokenizer)
     door.generator.refusal = Overloaded("full", 1)
