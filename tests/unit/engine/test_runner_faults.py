@@ -67,14 +67,15 @@ def test_a_forward_that_raises_fails_its_own_item(one: Case) -> None:
 
 def test_nan_kv_fails_its_request_and_spoils_no_later_one(one: Case) -> None:
     runner = one.runner(400)
-    runner.view(0)[:] = b"\xff" * len(runner.view(0))
-    poisoned = WorkItem(1, 4, (1, 2), (0, 1), Draw((), 6, 6, greedy()))
+    for block in range(9):
+        runner.view(block)[:] = b"\xff" * len(runner.view(block))
+    poisoned = WorkItem(1, 36, (1, 2), tuple(range(10)), Draw((), 38, 38, greedy()))
     prompts = [one.prompt(20), one.prompt(9)]
     rows = [Row(2, prompts[0].copy(), range(10, 40)), Row(3, prompts[1].copy(), range(50, 90))]
     outcome, _ = runner.execute(StepPlan((poisoned, rows[0].item(5, BLOCK_TOKENS)))).drawn
     assert isinstance(outcome, NanLogits)
     rows[0].done = 5
-    step(runner, [(rows[1], 4)], ended=[1])  # takes the lane that held the NaN
+    step(runner, [(rows[1], 4)], ended=[1])  # takes the lane that held the NaN, beside a longer neighbour
     assert finish(runner, rows, 12) == [one.answer(prompt, 12) for prompt in prompts]
 
 
