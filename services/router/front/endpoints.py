@@ -198,7 +198,9 @@ class Endpoints:
             raise UnknownModel(f"model: {name[:200]!r} is not served here; {self._model!r} is", "model")
 
     def _context(self) -> int:
-        """Tokens of prompt and answer together: what the workers serve, the model's own while none is known."""
+        """Tokens of prompt and answer together: what the workers serve, the model's own while none is
+        known.
+        """
         return self._max_context() or self._prompts.tokenizer.facts.max_context
 
     def _limits(self) -> Limits:
