@@ -175,7 +175,7 @@ class Engine:
         return running
 
     def _fit(self, sequence: Sequence, room: int) -> int:
-        retried = sequence.starved_at != self._pool.gains
+        retried = sequence.starved_at != self._tables.changes
         n = self._tables.fit(sequence, room)
         if not n and retried:
             self._events.append(Starved(sequence.number))

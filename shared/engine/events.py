@@ -19,7 +19,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """An EXTEND sequence has the KV of all but the last of its first `upto` ids, which are all it knows."""
+    """An EXTEND sequence has the KV of all but the last of its first `upto` ids, all it knew."""
 
     seq: int
     upto: int
@@ -59,7 +59,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """Growth found no block. Tried again, and told again, whenever blocks or promises have changed hands."""
+    """Growth found no block. Tried, and told, again whenever blocks came free or a sequence ended."""
 
     seq: int
 

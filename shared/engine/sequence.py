@@ -101,7 +101,7 @@ class Sequence:
         self.computed = len(spec.blocks) * block_tokens  # tokens with KV
         self.ready = len(spec.blocks)  # leading full blocks that the worker knows of
         self.extended = 0  # length last told by Extended
-        self.starved_at: int | None = None  # the pool's `gains` when growth last failed
+        self.starved_at: tuple[int, int] | None = None  # what `Tables.changes` was when growth failed
         self._blocks = list(spec.blocks)
         self._table: tuple[int, ...] | None = None
 

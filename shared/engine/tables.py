@@ -13,6 +13,16 @@ class Tables:
     def __init__(self, pool: BlockPool, block_tokens: int) -> None:
         self._pool = pool
         self._block_tokens = block_tokens
+        self._released = 0
+
+    @property
+    def changes(self) -> tuple[int, int]:
+        """Differs whenever a sequence that found no block should try, and be heard, again.
+
+        A sequence that was given up counts even where its blocks are others' as well and none came free:
+        whoever gave it up has to learn that it was not enough.
+        """
+        return self._pool.gains, self._released
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_tokens)
@@ -27,7 +37,7 @@ class Tables:
 
         Takes nothing, and returns 0, while nothing has changed since the last time that nothing fitted.
         """
-        if sequence.starved_at == self._pool.gains:
+        if sequence.starved_at == self.changes:
             return 0
         if sequence.draws and not sequence.remaining:
             self._reopen(sequence)
@@ -37,7 +47,7 @@ class Tables:
             got = min(lacking, self._pool.room(sequence.promise))
             sequence.grow(self._pool.take(got, sequence.promise))
             n = min(n, sequence.size * self._block_tokens - sequence.computed)
-        sequence.starved_at = None if n else self._pool.gains
+        sequence.starved_at = None if n else self.changes
         return n
 
     def _reopen(self, sequence: Sequence) -> None:
@@ -79,3 +89,4 @@ class Tables:
     def release(self, sequence: Sequence) -> None:
         """Give every pin back: published blocks stay cached, the rest is free."""
         self._pool.unpin(sequence.clear())
+        self._released += 1
