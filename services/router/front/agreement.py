@@ -3,7 +3,8 @@ requests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import codecs
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from services.router.front.vocabulary import Vocabulary
@@ -24,38 +25,46 @@ class Agreement:
 def agree(vocabulary: Vocabulary, answer: Sequence[int], text: str) -> Agreement:
     """Compare an answer with the text that stands after its prompt now.
 
-    Where they part inside a run of words, the last word is left to the tokenizer, so that it sees whole
-    words.
+    Compared is what the client saw: U+FFFD where bytes were no UTF-8. Where the two part inside a run of
+    words, the last word is left to the tokenizer, so that it sees whole words.
     """
     pieces = [vocabulary.piece(token) for token in answer]
-    raw = b"".join(pieces)
-    window = text[: len(raw)].encode()
-    common = _common(raw, window)
-    count, size = _whole(pieces, window, common)
-    rest = text[len(window[:size].decode()) :]
+    drawn, marks = _decode(pieces)
+    common = _common(drawn, text)
+    count = max((at for at, size in marks.items() if size <= common), default=0)
+    rest = text[marks[count] :]
     ends_special = bool(answer) and answer[-1] in vocabulary.special
-    body = len(raw) - (len(pieces[-1]) if ends_special else 0)
+    body = len(drawn) - (len(pieces[-1].decode()) if ends_special else 0)
     clean = not rest or _turn_ends(vocabulary, rest)
-    if size >= body and clean:
+    if marks[count] >= body and clean:
         return Agreement(list(answer[:count]), rest, "full", "")
-    reason = _reason(
-        vocabulary, answer, raw[:body], text, text[len(window[:common].decode("utf-8", "ignore")) :]
-    )
+    reason = _reason(vocabulary, answer, drawn[:body], text, text[common:])
     if not clean:
-        kept = _word_start(pieces, count, rest)
-        if kept < count:
-            size = sum(map(len, pieces[:kept]))
-            count, rest = kept, text[len(window[:size].decode()) :]
+        count = _word_start(pieces, count, rest, marks)
+        rest = text[marks[count] :]
     return Agreement(list(answer[:count]), rest, "partial" if count else "prompt", reason)
 
 
-def shared_bytes(vocabulary: Vocabulary, answer: Sequence[int], text: str) -> int:
-    """Bytes of an answer that a text starts with."""
-    raw = vocabulary.join(answer)
-    return _common(raw, text[: len(raw)].encode())
+def shared_text(vocabulary: Vocabulary, answer: Sequence[int], text: str) -> int:
+    """Characters of an answer that a text starts with."""
+    return _common(vocabulary.join(answer).decode("utf-8", "replace"), text)
 
 
-def _common(one: bytes, other: bytes) -> int:
+def _decode(pieces: Sequence[bytes]) -> tuple[str, dict[int, int]]:
+    """The text of the pieces, and how long it is after so many of them, where no character is unfinished."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    parts: list[str] = []
+    marks = {0: 0}
+    size = 0
+    for count, piece in enumerate(pieces, 1):
+        parts.append(decoder.decode(piece, count == len(pieces)))
+        size += len(parts[-1])
+        if not decoder.getstate()[0]:
+            marks[count] = size
+    return "".join(parts), marks
+
+
+def _common(one: str, other: str) -> int:
     """Length of the common start."""
     if other.startswith(one):
         return len(one)
@@ -69,20 +78,6 @@ def _common(one: bytes, other: bytes) -> int:
     return low
 
 
-def _whole(pieces: Sequence[bytes], window: bytes, common: int) -> tuple[int, int]:
-    """(ids, bytes) of the most whole ids within `common` bytes that end between two characters of the
-    window."""
-    best = (0, 0)
-    size = 0
-    for count, piece in enumerate(pieces, 1):
-        size += len(piece)
-        if size > common:
-            break
-        if size == len(window) or window[size] & 0xC0 != 0x80:
-            best = (count, size)
-    return best
-
-
 def _turn_ends(vocabulary: Vocabulary, rest: str) -> bool:
     """Whether the template's mark for the end of a turn comes next (a token by itself, maybe after white
     space)."""
@@ -90,19 +85,18 @@ def _turn_ends(vocabulary: Vocabulary, rest: str) -> bool:
     return vocabulary.starts_with_added(rest, blank)
 
 
-def _word_start(pieces: Sequence[bytes], count: int, rest: str) -> int:
+def _word_start(pieces: Sequence[bytes], count: int, rest: str, marks: Mapping[int, int]) -> int:
     """The last place at or before `count` where a word starts; `count` itself in long unspaced text."""
     following = rest[:1].encode()
     for at in range(count, max(0, count - _BACK_OFF), -1):
         before = pieces[at - 1]
-        if following[:1].isspace() and before and not before[-1:].isspace():
+        if following[:1].isspace() and before and not before[-1:].isspace() and at in marks:
             return at
         following = before or following
     return 0 if count <= _BACK_OFF else count
 
 
-def _reason(vocabulary: Vocabulary, answer: Sequence[int], body: bytes, text: str, after: str) -> str:
-    drawn = body.decode("utf-8", "replace")
+def _reason(vocabulary: Vocabulary, answer: Sequence[int], drawn: str, text: str, after: str) -> str:
     start = text[: len(drawn) + 64].lstrip()
     if "</think>" in drawn and start.startswith(drawn.rpartition("</think>")[2].strip()):
         return "thinking"

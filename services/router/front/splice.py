@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.router.front.agreement import Agreement, agree, shared_bytes
+from services.router.front.agreement import Agreement, agree, shared_text
 from services.router.front.vocabulary import Vocabulary
 from shared.kv.hashing import pack_ids, unpack_ids
 
@@ -139,7 +139,7 @@ class SpliceMemory:
         if not rest:
             return Agreement([], "", "prompt", "")
         answers = [unpack_ids(answer) for answer in turn.answers]
-        nearest = max(answers, key=lambda answer: shared_bytes(self._vocabulary, answer, rest))
+        nearest = max(answers, key=lambda answer: shared_text(self._vocabulary, answer, rest))
         best = agree(self._vocabulary, nearest, rest)
         if not best.ids and not turn.chat:
             self.divergences[best.reason] += 1

@@ -101,6 +101,19 @@ def test_divergences_are_counted_by_reason_and_the_common_part_is_kept(
     assert recall.ids[len(prompt) :] == ids[: recall.drawn]
 
 
+def test_broken_characters_come_back_as_the_ids_that_made_them(tokenizer: Tokenizer) -> None:
+    kept = memory(tokenizer)
+    broken = tokenizer.encode("😀")
+    answer = [*tokenizer.encode("hello"), broken[1], *broken[:2], *tokenizer.encode(" world"), broken[0], EOS]
+    prompt = keep(tokenizer, kept, answer)
+    text = START + tokenizer.decode(answer[:-1]) + NEXT
+    assert text.count("\ufffd") == 3
+    recall = kept.recall(1.0, SALT, text)
+    assert recall.result == "full"
+    assert recall.ids == prompt + answer
+    assert tokenizer.decode(whole(tokenizer, recall)) == text
+
+
 def test_the_same_prompt_again_needs_no_tokenizing(tokenizer: Tokenizer) -> None:
     kept = memory(tokenizer)
     prompt = keep(tokenizer, kept, [5, EOS])
@@ -184,10 +197,11 @@ def test_whatever_was_drawn_and_whatever_returns_the_ids_decode_to_the_text(toke
         answer = tokenizer.encode(said) if chosen.random() < 0.5 else odd(tokenizer, said)
         at = chosen.randrange(len(answer) + 1)
         answer = answer[:at] + (noise if chosen.random() < 0.3 else []) + answer[at:]
+        said = tokenizer.decode(answer) if chosen.random() < 0.3 else said
         start = START * chosen.choice((1, 20))
         keep(tokenizer, kept, answer or [5], start=start, chat=chat)
         text = start + said[:cut] + after
         recall = kept.recall(1.0, SALT, text)
-        assert tokenizer.vocabulary.join(whole(tokenizer, recall)) == text.encode()
+        assert tokenizer.decode(whole(tokenizer, recall)) == text
 
     check()
