@@ -23,6 +23,7 @@ from services.router.index import Index
 from services.router.legs import LegState
 from services.router.lifecycle import Request
 from services.router.lines import Line, Lines
+from services.router.meeting import Meeting
 from services.router.mesh import Mesh
 from services.router.orders import Orders
 from services.router.phases import Phase
@@ -30,6 +31,7 @@ from services.router.placement import Placement
 from services.router.prediction import OutputPrediction, SingularMemory
 from services.router.readiness import readiness
 from services.router.requests import GenerationRequest, RequestEvent
+from services.router.sharing import EVERY, Sharing
 from services.router.sources import Sources
 from services.router.steering import Steering
 from services.router.worker import PoolKey
@@ -94,6 +96,8 @@ class RouterCore:
             self._endings,
             self._touched,
         )
+        self._meeting = Meeting(self.mesh)
+        self._sharing = Sharing(self.mesh)
         self._handlers = self._table()
         self._draining_since: float | None = None
 
@@ -221,6 +225,7 @@ class RouterCore:
             return
         self.mesh.count("workers_lost_total")
         self.mesh.index.lost(node)
+        self._meeting.left(node)
         self._inbound.lost(now, node)
         self._look_at_stuck(now)
 
@@ -238,6 +243,9 @@ class RouterCore:
                 self._end_drain(now)
             elif kind == "house":
                 self._housekeeping(now)
+            elif kind == "share":
+                if self._sharing.deal():
+                    self._timers.set(("share", None), now + EVERY)
             else:
                 r = self.requests.get(whose) if isinstance(whose, Rid) else None
                 if r is not None:
@@ -273,13 +281,18 @@ class RouterCore:
         }
 
     def _announced(self, now: float, node: str, announce: m.Announce) -> None:
-        self.mesh.fleet.announced(node, announce)
+        unlinked = self.mesh.fleet.announced(node, announce)
         if self.mesh.index.sized(node, announce.pool_blocks):
             self.mesh.send(node, m.SnapshotRequest())
+        self._meeting.changed()
+        if unlinked:
+            self._inbound.unlinked(now, node)
         self._look_at_stuck(now)
 
     def _reported(self, now: float, node: str, report: m.LoadReport) -> None:
         self.mesh.fleet.reported(now, node, report)
+        if any(report.unsent_bytes.values()) and not self._timers.has(("share", None)):
+            self._timers.set(("share", None), now + EVERY)
         self._serve_waiting(now)
 
     def _kv_events(self, node: str, events: m.KvEvents, payload: bytes) -> None:
@@ -317,6 +330,7 @@ class RouterCore:
         r = Request(rid, spec, sampling, pool, root, now, deadline, self._policy.tokens_ahead)
         r.predicted = self._prediction.predict(spec.tenant, spec.session, sampling.max_pos - len(spec.ids))
         r.singular_allowed = spec.singular_allowed and self._singular.allows(r.hashes(len(spec.ids)))
+        r.trace.kv_bytes_full = r.prompt_blocks * self.mesh.fleet.block_bytes(pool)
         self.requests[rid] = r
         return r
 
@@ -325,8 +339,8 @@ class RouterCore:
         if r.phase is Phase.ENDED:
             return
         wait = 2 * self._owner_rtt(r) + self._policy.gap_grace
-        at = r.wake_at(self._policy.admit_timeout, wait, self._policy.replace_wait)
-        self._timers.sooner(("request", r.rid), max(at, now))
+        at = r.wake_at(now, self._policy.admit_timeout, wait, self._policy.replace_wait)
+        self._timers.sooner(("request", r.rid), at)
         if not self._timers.has(("house", None)):
             self._timers.set(("house", None), now + HOUSEKEEPING)
 

@@ -21,7 +21,6 @@ from services.router.prediction import OutputPrediction, SingularMemory
 from services.router.requests import Broken, Done
 from services.router.wish import NoRoad, Obstacle
 from shared.errors import InvalidRequest, MeshError, Overloaded, RequestFailed, Unavailable
-from shared.policy.pipeline import Pipeline
 from shared.wire.messages import TransferClass
 
 
@@ -49,10 +48,10 @@ class Endings:
     def finish(self, now: float, r: Request, end: End) -> None:
         """The log has ended: the client is told, main decode gets what it is owed."""
         r.trace.mark("end", now)
-        r.trace.pipeline = str(r.pipeline or Pipeline.P_MD)
+        r.trace.pipeline = str(r.pipeline or r.planned)
         made = end.at - r.log.prompt_len
         self._prediction.observe(r.spec.tenant, r.spec.session, made)
-        singular = r.pipeline is Pipeline.P_RLD
+        singular = r.singular
         if singular:
             self._singular.ended_at_relay(r.hashes(r.log.prompt_len))
         else:
@@ -137,7 +136,8 @@ class Endings:
     def no_road(self, now: float, r: Request, road: NoRoad) -> None:
         """Placement found nobody: the request waits where that can help, else it ends."""
         busy = bool(r.made) or r.owner is not None
-        if road.obstacle is Obstacle.TOO_LONG:
+        never = road.obstacle is Obstacle.TOO_LONG
+        if never and (not r.accepted or any(why is Obstacle.TOO_LONG for _, why in r.avoid.values())):
             self.fail(now, r, self._too_long(r, road))
         elif road.obstacle is Obstacle.LINE and not busy:
             wait = max(1.0, road.wait)

@@ -43,10 +43,13 @@ class Fleet:
         self.lines.forget(node)
         return self._workers.pop(node, None)
 
-    def announced(self, node: str, announce: Announce) -> None:
+    def announced(self, node: str, announce: Announce) -> bool:
+        """What a worker says of itself. Whether it has lost a KV session that it had."""
         worker = self._workers.get(node)
-        if worker is not None:
-            worker.announce = announce
+        if worker is None:
+            return False
+        old, worker.announce = worker.announce, announce
+        return old is not None and bool(set(old.peers) - set(announce.peers))
 
     def reported(self, now: float, node: str, report: LoadReport) -> None:
         worker = self._workers.get(node)
@@ -96,11 +99,11 @@ class Fleet:
         return worker is None or worker.suspect
 
     def connected(self, one: str, other: str) -> bool:
-        """Whether two workers have a live KV session with one another, as either announced."""
+        """Whether two workers have a live KV session with one another: the first to lose it says so."""
         first, second = self._workers.get(one), self._workers.get(other)
         if first is None or second is None or first.announce is None or second.announce is None:
             return False
-        return other in first.announce.peers or one in second.announce.peers
+        return other in first.announce.peers and one in second.announce.peers
 
     def max_context(self) -> int:
         """Tokens that a request may have on the largest pool; 0 while no main decode is known."""
@@ -110,6 +113,15 @@ class Fleet:
             if worker.role is Role.MAIN and worker.announce is not None
         ]
         return max(lengths, default=0)
+
+    def block_bytes(self, pool: PoolKey) -> int:
+        """Bytes of one block in a pool."""
+        found = (
+            one.announce.bytes_per_block
+            for one in self._workers.values()
+            if one.announce and one.pool == pool
+        )
+        return next(found, 0)
 
     def models(self) -> list[str]:
         """Served names."""

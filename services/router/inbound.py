@@ -245,6 +245,19 @@ class Inbound:
                     self._failures.lost(now, r, leg)
             self._after_trouble(now, r)
 
+    def unlinked(self, now: float, node: str) -> None:
+        """A worker has lost a KV session: transfers over it are over."""
+        for r in list(self._requests.values()):
+            if r.is_over():
+                continue
+            for leg in r.decoders():
+                source = leg.source
+                if source is None or leg.state is not LegState.FILLING or node not in (leg.node, source.node):
+                    continue
+                if not self._mesh.fleet.connected(leg.node, source.node):
+                    self._failures.ticket_failed(now, r, leg, "the two workers lost their session")
+            self._advance(now, r)
+
     def stalled(self, now: float, node: str) -> None:
         """A worker's engine makes no steps: what it was to draw is given to others."""
         for r in list(self._requests.values()):

@@ -83,6 +83,7 @@ class Leg:
     incarnation: int = 0
     fed: int = 0  # length of the log that it has been told
     source: Leg | None = None  # who sends to it: the Attach for its present ticket went there
+    booked: str = ""  # node whose books hold that transfer's bytes
     source_tried: bool = False  # its present ticket was given to a sender: another one needs another ticket
     cls: TransferClass = TransferClass.UNCOVERED
     holds_rid: bool = (

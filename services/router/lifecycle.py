@@ -52,6 +52,7 @@ class Request:
         self.displaced: Leg | None = None  # a silent owner that `main` is to follow
         # the road
         self.pipeline: Pipeline | None = None
+        self.planned = Pipeline.P_MD  # what the index promised
         self.settled = False
         self.singular = False
         self.singular_allowed = False
@@ -176,8 +177,8 @@ class Request:
 
     # --- time -----------------------------------------------------------------------------------------------
 
-    def wake_at(self, admit_timeout: float, gap_wait: float, replace_wait: float) -> float:
-        """When this request wants to be looked at, whatever comes."""
+    def wake_at(self, now: float, admit_timeout: float, gap_wait: float, replace_wait: float) -> float:
+        """When this request wants to be looked at, whatever comes. What was due by now has been looked at."""
         times = [self.deadline]
         asked = (leg.asked_at for leg in self.decoders() if leg.state is LegState.ASKED)
         times += [at + admit_timeout for at in asked]
@@ -186,7 +187,7 @@ class Request:
         if self.blocked_at is not None:
             times.append(self.blocked_at + replace_wait)
         times += [at for at in self._dates() if at is not None]
-        return min(times)
+        return min((at for at in times if at > now), default=now + 1.0)
 
     def _dates(self) -> tuple[float | None, ...]:
         return (

@@ -121,7 +121,9 @@ class Orders:
             return
         line = self._mesh.fleet.line(sender, target)
         size = blocks * target.announce.bytes_per_block
+        self._unbook(leg)
         sender.placed[leg, "send"] = Placed(now, line=line.name, bytes=size)
+        leg.booked = sender.node
         if leg.role is Role.MAIN:
             r.trace.kv_blocks_sent += blocks
             r.trace.block_bytes = target.announce.bytes_per_block
@@ -180,10 +182,12 @@ class Orders:
     def landed(self, leg: Leg) -> None:
         """A decoder has every block of its ticket."""
         self._mesh.index.settle(leg)
-        if leg.source is not None:
-            sender = self._mesh.fleet.get(leg.source.node)
-            if sender is not None:
-                sender.give((leg, "send"))
+        self._unbook(leg)
+
+    def _unbook(self, leg: Leg) -> None:
+        sender = self._mesh.fleet.get(leg.booked)
+        if sender is not None:
+            sender.give((leg, "send"))
 
     def drew(self, leg: Leg) -> None:
         """A prefill has drawn its id: nothing of it waits any more."""

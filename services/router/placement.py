@@ -100,6 +100,7 @@ class Placement:
                 prefill_possible=True,
                 line_up=True,
                 local_allowed=wish.local_allowed,
+                relay_allowed=wish.relay_allowed,
                 t_main=t_main,
                 t_relay=None if relay is None else relay[1],
                 line_wait=0.0 if wish.patient else t_line,

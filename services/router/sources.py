@@ -45,10 +45,10 @@ class Sources:
         """Rule: a relay that was asked before the prefill which is to start it has to be asked again: its
         runs would come under an older term.
         """
-        relay, prefill = r.relay, r.prefill
-        if relay is None or prefill is None or prefill.state is not LegState.ASKED:
+        relay = r.relay
+        if relay is None or relay.state not in (LegState.ASKED, LegState.FILLING):
             return False
-        if relay.term > prefill.term or relay.state not in (LegState.ASKED, LegState.FILLING):
+        if not self._outdated(r, relay):
             return False
         self._orders.readmit(now, r, relay)
         return True
@@ -121,11 +121,11 @@ class Sources:
         source = self._source_for(now, r, leg)
         if source is None:
             return False
-        if leg.source_tried:
+        if leg.source_tried or self._outdated(r, leg):
             self._orders.readmit(now, r, leg)
             return True
-        if leg is r.relay and source is r.prefill and source.state is LegState.ASKED:
-            leg.armed = True
+        if leg is r.relay and source is r.prefill and len(r.log) <= source.base + 1:
+            leg.armed = True  # prefill sends it First, drawn already or not
             r.log.follow(leg.term)
         self._orders.attach(now, r, leg, source, self._class(r) if leg is r.main else TransferClass.UNCOVERED)
         return True
@@ -194,6 +194,10 @@ class Sources:
 
     def _helpers(self, r: Request) -> list[Leg]:
         return [leg for leg in r.live_legs() if not leg.holds_rid]
+
+    def _outdated(self, r: Request, leg: Leg) -> bool:
+        """Whether a relay was asked before the prefill that is to start it."""
+        return leg is r.relay and r.prefill is not None and leg.term < r.prefill.term
 
     def _covers(self, r: Request, source: Leg, leg: Leg) -> bool:
         return source.base // r.pool.block_tokens >= leg.upto

@@ -208,6 +208,7 @@ class Steering:
         """Ask the planned main decode; and prefill and relay at once where it will surely say yes."""
         chosen = plan.chosen
         r.trace.candidates = [one.show() for one in (chosen, *plan.rejected)]
+        r.planned = plan.pipeline
         r.singular = fresh and plan.pipeline is Pipeline.P_RLD
         r.main = self._orders.admit(now, r, Role.MAIN, chosen.node, tokens, parked=r.singular)
         r.trace.nodes[str(Role.MAIN)] = chosen.node

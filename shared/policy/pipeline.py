@@ -28,6 +28,7 @@ class Roads:
     prefill_possible: bool  # some prefill worker can send to this main decode
     line_up: bool  # the line to main decode is there
     local_allowed: bool = True
+    relay_allowed: bool = True
     t_main: float = 0.0  # until main decode has every block
     t_relay: float | None = None  # until the relay has every block; None: no relay has room
     line_wait: float = 0.0  # of `t_main`: backlog of the line and this request's own bytes
@@ -89,6 +90,8 @@ def _with_relay(policy: RouterPolicy, roads: Roads) -> Choice:
     """The choice among the pipelines with prefill: P-MD where a relay gains nothing."""
     if not policy.relay:
         return Choice(Pipeline.P_MD, "relays are switched off")
+    if not roads.relay_allowed:
+        return Choice(Pipeline.P_MD, "the request takes no relay (any more)")
     if roads.t_relay is None:
         return Choice(Pipeline.P_MD, "no relay has room")
     gain = roads.t_main - roads.t_relay
