@@ -42,7 +42,7 @@ class Intake:
             raise BadChunk(f"chunk of block {chunk.block} has encoding {chunk.encoding}; this side reads 0")
         buffer = self._core.chunk_buffer(node, chunk)
         in_place = buffer is not None and len(buffer) == event.size
-        target = buffer if buffer is not None and in_place else self._spare(stream)[: event.size]
+        target = buffer[:] if buffer is not None and in_place else self._spare(stream)[: event.size]
         self._landing[stream] = _Landing(node, chunk, target, in_place)
         stream.connection.receive_into(target)
 
@@ -57,9 +57,11 @@ class Intake:
 
     def end(self, stream: Stream) -> None:
         """The connection is over: whatever was landing is given up."""
+        stream.connection.abandon()
         landing = self._landing.pop(stream, None)
         self._scratch.pop(stream, None)
         if landing is not None and landing.in_place:
+            landing.target.release()
             self._core.on_chunk_broken(landing.node, landing.chunk)
 
     def _spare(self, stream: Stream) -> memoryview:

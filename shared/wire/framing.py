@@ -205,6 +205,10 @@ class FrameParser:
             raise InvariantBroken("no chunk is being received into memory of that size")
         self._sink = scratch
 
+    def abandon(self) -> None:
+        """The connection is over: let go of the memory that was given for a chunk."""
+        self._sink = None
+
     def _need(self) -> int:
         return PREFIX_BYTES if self._prefix is None else self._prefix.buffered
 

@@ -22,7 +22,8 @@ class FaultProxy:
         self._passing = asyncio.Event()
         self._passing.set()
         self._refusing = False
-        self._cut_at: int | None = None
+        self.cut_at: int | None = None
+        """Bytes at which everything is reset; None when that has happened."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -52,7 +53,7 @@ class FaultProxy:
 
     def cut_after(self, count: int) -> None:
         """Reset every connection once so many more bytes have passed."""
-        self._cut_at = self.forwarded + count
+        self.cut_at = self.forwarded + count
 
     def freeze(self) -> None:
         """Pass nothing and say nothing; connections stay."""
@@ -99,8 +100,8 @@ class FaultProxy:
         try:
             while data := await reader.read(1 << 16):
                 await self._passing.wait()
-                if self._cut_at is not None and self.forwarded + len(data) >= self._cut_at:
-                    self._cut_at = None
+                if self.cut_at is not None and self.forwarded + len(data) >= self.cut_at:
+                    self.cut_at = None
                     self.cut()
                     return
                 self.forwarded += len(data)
