@@ -21,7 +21,7 @@ Scores = np.ndarray[Any, np.dtype[np.float64]]
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 
 _MOST_NOISE = 22.9  # above the largest value `_gumbel` can give: -log(-log(1 - 2**-33)) = 22.87
-_SHORT = 256  # best ids tried first when nothing is cut away
+_SHORT = 256  # best ids tried first, before all are looked at
 
 
 def draw_batch(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | Exception]:
@@ -99,20 +99,34 @@ def _penalise(scores: Scores, draw: Draw) -> None:
 
 
 def _kept(scores: Scores, params: SamplingParams) -> Ids:
-    """Ids left by top-k, top-p and min-p, best first, equal ones by id."""
-    vocab = len(scores)
-    count = vocab if params.top_k <= 0 else min(params.top_k, vocab)
-    order = _best(scores, count)
-    ranked = scores[order]
-    keep = ranked > -np.inf
-    if params.top_p < 1.0:
-        weights = np.exp(ranked - ranked[0])
-        before = np.cumsum(weights / weights.sum())
-        before = np.concatenate([[0.0], before[:-1]])
-        keep &= (before < params.top_p) | (before <= 0)
-    if params.min_p > 0.0:
-        keep &= ranked - ranked[0] >= np.log(params.min_p)
-    return order[keep]
+    """Ids left by top-k, top-p and min-p, in any order."""
+    kept = np.flatnonzero(scores > -np.inf)
+    if 0 < params.top_k < len(kept):
+        kept = _best(scores, params.top_k)
+    if params.top_p < 1.0 and len(kept):
+        kept = _nucleus(scores, kept, params.top_p)
+    if params.min_p > 0.0 and len(kept):
+        kept = kept[scores[kept] - scores[kept].max() >= np.log(params.min_p)]
+    return kept
+
+
+def _nucleus(scores: Scores, kept: Ids, share: float) -> Ids:
+    """The shortest run of the best of `kept` whose probabilities reach `share`, at least one id.
+
+    Only as many are sorted as are needed: most of the vocabulary is far below the edge.
+    """
+    chosen = scores[kept]
+    peak = chosen.max()
+    total = np.exp(chosen - peak).sum()
+    count = min(_SHORT, len(kept))
+    while True:
+        order = _best(chosen, count)
+        reached = np.cumsum(np.exp(chosen[order] - peak) / total)
+        if reached[-1] >= share or count == len(kept):
+            needed = int(np.searchsorted(reached, share)) + 1  # the first place where `share` is reached
+            run: Ids = kept[order[:needed]]
+            return run
+        count = min(count * 4, len(kept))
 
 
 def _best(scores: Scores, count: int) -> Ids:
@@ -128,11 +142,9 @@ def _best(scores: Scores, count: int) -> Ids:
 
 def _contenders(scores: Scores, draw: Draw) -> Ids:
     """Ids that the noise could lift above all others: those within its range of a key surely reached."""
-    likely = (
-        np.flatnonzero(scores >= np.partition(scores, -_SHORT)[-_SHORT]) if len(scores) > _SHORT else None
-    )
-    if likely is None:
+    if len(scores) <= _SHORT:
         return np.arange(len(scores))
+    likely = np.flatnonzero(scores >= np.partition(scores, -_SHORT)[-_SHORT])
     reached = (scores[likely] + _gumbel(likely, draw)).max()
     return np.flatnonzero(scores >= reached - _MOST_NOISE)
 
