@@ -24,7 +24,7 @@ from shared.kv.layout import KvLayout, full_attention
 from shared.kv.store import KvStore
 
 Outcome = Drawn | None | Exception
-_CONTEXT_BYTES = 2 << 30
+_CONTEXT_BYTES = 256 << 20
 
 
 class TorchRunner:
