@@ -91,7 +91,7 @@ def socket_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
 
 
 def request_bytes(stream: bool = True) -> bytes:
-    body = json.dumps(ask(stream=stream)).encode()
+    body = json.dumps(ask(stream=stream, skip_special_tokens=False)).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -198,13 +198,13 @@ async def test_three_hundred_dropped_clients_leave_nothing(tokenizer: Tokenizer)
 
 async def test_a_client_that_reads_nothing_loses_its_connection(tokenizer: Tokenizer) -> None:
     door = Door(tokenizer, policy=RouterPolicy(slow_client=0.2))
-    (word,) = tokenizer.encode(" answer")
+    (mark,) = tokenizer.encode("<|im_start|>")  # the longest text of an id
     async with serving(door) as port, raw(port, request_bytes(), buffer=4096) as (reader, writer):
         socket_of(writer).pause_reading()
         (one,) = await door.generator.started()
         at = len(one.request.ids)
         while not one.over:
-            one.push(Tokens(at, (word,) * 5_000, None, Role.MAIN))
+            one.push(Tokens(at, (mark,) * 5_000, None, Role.MAIN))
             at += 5_000
             await asyncio.sleep(0)
         assert one.cancelled

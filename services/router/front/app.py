@@ -156,6 +156,14 @@ class _Desk:
                 response = await serve(request, call)
             except MeshError as error:
                 response = error_response(error, {"x-request-id": name})
+                self._log.info(
+                    "request refused",
+                    request_id=name,
+                    endpoint=path,
+                    status=response.status_code,
+                    code=error.code,
+                    reason=str(error)[:300],
+                )
             except ClientDisconnect:
                 response = Response(status_code=CLOSED)
             self._measures.answered(path, response.status_code)

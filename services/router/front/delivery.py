@@ -47,7 +47,7 @@ class Outcome:
     """How a delivery ended."""
 
     status: int = 200
-    ended: str = "finished"  # finished | failed | left | too_slow
+    ended: str = "crashed"  # finished | failed | left | too_slow; crashed: a fault here, it is logged
 
 
 Ended = Callable[[Outcome], None]
@@ -107,7 +107,9 @@ async def whole_answer(
             if generation.failure is not None:
                 outcome.status, outcome.ended = status_of(generation.failure), "failed"
                 return error_response(generation.failure, headers)
-            return json_response(reply.whole(deltas), headers)
+            answer = json_response(reply.whole(deltas), headers)
+            outcome.ended = "finished"
+            return answer
     finally:
         ended(outcome)
 
@@ -140,7 +142,7 @@ class EventStream(Response):
             async with watched(receive, self._generation):
                 with self._cancel:
                     await self._run(scope, receive, send)
-            if self._generation.gone and self._outcome.ended == "finished":
+            if self._outcome.ended == "crashed":
                 self._outcome.ended = "left"
         finally:
             self._ended(self._outcome)
@@ -175,6 +177,7 @@ class EventStream(Response):
                 self._outcome.ended = "failed"
                 self._put(event(body_of(generation.failure)))
             else:
+                self._outcome.ended = "finished"
                 for chunk in self._reply.closing():
                     self._put(event(chunk))
             self._put(DONE)

@@ -264,11 +264,11 @@ class Endpoints:
         self._measures.accepted(generation)
 
         def ended(outcome: Outcome) -> None:
-            for job, choice in zip(generation.jobs, generation.choices, strict=True):
-                self._prompts.remember(job.prompt, choice.ids)
             seconds = self._clock() - call.started
             self._measures.ended(generation, outcome, seconds)
             self._record(call, ask, generation, head, outcome, seconds)
+            for job, choice in zip(generation.jobs, generation.choices, strict=True):
+                self._prompts.remember(job.prompt, choice.ids)
 
         headers = _headers(call)
         if ask.stream:

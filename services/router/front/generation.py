@@ -92,12 +92,14 @@ class Generation:
 
     def start(self, generator: Generator) -> None:
         """Submit every choice. Raises ApiError, with none left behind, where one is refused."""
+        started = False
         try:
             for job in self.jobs:
                 self._streams.append(generator.start(job.request, self.wake))
-        except ApiError:
-            self._cancel_all()
-            raise
+            started = True
+        finally:
+            if not started:
+                self._cancel_all()
 
     def wake(self) -> None:
         """Events wait (or something else wants the reader's attention)."""

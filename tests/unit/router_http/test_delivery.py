@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from services.router.front.tokens import Tokenizer
-from services.router.requests import Broken, Done
+from services.router.requests import Broken, Done, Tokens
 from shared.errors import RequestFailed, Unavailable
 from shared.policy.config import RouterPolicy
 from shared.runtime.settings import HttpConfig
-from shared.wire.messages import FinishReason
+from shared.wire.messages import FinishReason, Role, TokenLogprob
 from tests.support.fake_generator import FakeGenerator
 from tests.support.front_door import Door, Wire, ask, sse
 
@@ -204,3 +204,14 @@ def _contents(wire: Wire) -> list[str]:
         for choice in event["choices"]
         if "content" in choice["delta"]
     ]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_fault_while_rendering_releases_the_request(door: Door, stream: bool) -> None:
+    wire = Wire(door.app, ask(stream=stream))
+    (one,) = await door.generator.started()
+    one.push(Tokens(len(one.request.ids), (40, 41), (TokenLogprob(-1.0),), Role.MAIN))  # one is missing
+    await asyncio.gather(wire.task, return_exceptions=True)
+    assert one.cancelled
+    assert others() == 0
+    assert door.metric("pdd_http_generations_total", ended="crashed") == 1
