@@ -303,7 +303,7 @@ async def test_a_stream_goes_on_while_a_long_text_is_tokenized(tokenizer: Tokeni
             gaps.append(now - last)
             last = now
         assert len(gaps) > 20
-        assert sorted(gaps)[len(gaps) * 9 // 10] < 0.05
+        assert max(gaps) < sum(gaps) / 2  # tokenized in the loop, one gap would be nearly all of the time
         for each in door.generator.streams:
             each.push(Done(FinishReason.LENGTH, len(each.request.ids), 0, {}))
         await long
