@@ -51,7 +51,7 @@ class Connector:
         return peer.control if peer is not None else None
 
     async def connect(self, target: Target, bulk: int) -> Stream:
-        """A connection whose handshake is over. Raises OSError, TimeoutError or MeshError."""
+        """A connection whose handshake is over. Raises OSError or MeshError."""
         peer = self._book.peers.get(target.node)
         if bulk and peer is None:
             raise ConnectionError("no session")
@@ -71,9 +71,15 @@ class Connector:
             last_seq=last_seq,
         )
         stream = Stream(self._connection(handshake), self._owner, dialled=True)
+        seconds = self._policy.handshake_timeout
         try:
-            async with asyncio.timeout(self._policy.handshake_timeout):
+            async with asyncio.timeout(seconds):
                 await self._open(stream, target)
+        except TimeoutError as error:
+            stream.abort("not connected")
+            raise ConnectionError(
+                f"no answer within {seconds} s ([policy.link] handshake_timeout)"
+            ) from error
         except BaseException:
             if not bulk and handshake.agreed is not None:
                 target.unconfirmed = (handshake.agreed.session, handshake.agreed.peer.incarnation)

@@ -24,7 +24,7 @@ class DialOwner(Protocol):
     """Who makes connections and knows sessions."""
 
     async def connect(self, target: Target, bulk: int) -> Stream:
-        """A connection whose handshake is over. Raises OSError, TimeoutError or MeshError."""
+        """A connection whose handshake is over. Raises OSError or MeshError."""
 
     def control_of(self, node: str) -> Stream | None:
         """The live control connection to a node, whoever dialled it."""
@@ -48,6 +48,8 @@ class Dialling:
 
     def __init__(self, owner: DialOwner, target: Target, policy: LinkPolicy) -> None:
         self.target = target
+        self.failures = 0
+        """Attempts that failed, ever."""
         self._owner = owner
         self._policy = policy
         self._log = structlog.get_logger().bind(peer=target.node, address=f"{target.host}:{target.port}")
@@ -98,7 +100,8 @@ class Dialling:
         """One attempt; the connection, and what went wrong last."""
         try:
             stream = await self._owner.connect(self.target, bulk)
-        except (OSError, TimeoutError, MeshError) as error:
+        except (OSError, MeshError) as error:
+            self.failures += 1
             what = str(error) or type(error).__name__
             if what != last:
                 self._log.warning("cannot connect", bulk=bulk, reason=what)

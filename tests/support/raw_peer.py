@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+from shared.errors import Remote
 from shared.wire.connection import ChunkStart, Connection, Event, Opened
 from shared.wire.handshake import Agreed, Dialler, Identity
 
@@ -49,11 +50,18 @@ class RawPeer:
         return peer
 
     async def opened(self) -> RawPeer:
-        """Do the rest of the handshake. Raises what the handshake raises."""
-        while self.agreed is None:
-            for event in await self.events():
-                if isinstance(event, Opened):
-                    self.agreed = event.agreed
+        """Do the rest of the handshake. Closes and raises where it fails."""
+        try:
+            while self.agreed is None:
+                for event in await self.events():
+                    if isinstance(event, Opened):
+                        self.agreed = event.agreed
+        except Remote:
+            self.send(self.connection.last_words())
+            await self._writer.drain()
+            await self.until_closed()
+            await self.close()
+            raise
         return self
 
     def send(self, data: bytes) -> None:
