@@ -2,12 +2,13 @@
 #   TORCH=cpu|cuda   which build of torch to install (default: cuda with an NVIDIA driver, else cpu)
 #   PYTHON=path      the interpreter the virtual environment is made from (default: the newest >= 3.11)
 #   ARGS="..."       options for `make demo`, `make serve` and `make test`
+#   CONFIG=path      the mesh file of `make serve` (default: deploy/mesh.toml)
 
 PY := .venv/bin/python
-CONFIG ?= mesh.toml
+CONFIG ?= deploy/mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check check-kernels
+.PHONY: help setup demo serve test check check-kernels check-deploy reference
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,3 +35,9 @@ check: setup ## lint, formatting, types, import rules, changed GPU kernels
 
 check-kernels: setup ## compile every GPU kernel for every target and judge the binaries (minutes; ARGS="--help")
 	@$(PY) -m scripts.check_kernels $(ARGS)
+
+check-deploy: setup ## verify the systemd units and their hardening (needs systemd-analyze)
+	@$(PY) -m scripts.check_deploy
+
+reference: setup ## write anew what is generated: deploy/mesh.schema.json, the lists in docs/operations.md
+	@$(PY) -m scripts.make_reference

@@ -51,9 +51,9 @@ class LinePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     estimate_window: float = 10.0
     """Seconds of delivery samples that the estimate looks back on."""
     have_bytes: int = 4 << 20
-    """A receiver reports after this many verified bytes,"""
+    """Verified bytes after which a receiver reports what it has, or `have_every`, whichever is first."""
     have_every: float = 0.1
-    """or after this many seconds, whichever is first."""
+    """Seconds after which a receiver reports what it has."""
 
 
 class WorkerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

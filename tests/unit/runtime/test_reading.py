@@ -86,7 +86,7 @@ def test_all_problems_are_found_and_the_rest_is_read() -> None:
     tree, problems = read(
         {
             "roof": 1,
-            "leaves": [{"name": "l0", "size": "x"}, 5, {"size": 3, "wait": 1}],
+            "leaves": [{"name": "l0", "size": "x"}, 5, {"size": 3, "zzz": 1}],
             "inner": {"branch": 2},
         }
     )
@@ -95,7 +95,7 @@ def test_all_problems_are_found_and_the_rest_is_read() -> None:
         "root: is missing",
         "leaves[0].size: 'x' is not a whole number",
         "leaves[1]: 5 is not a table; write [[leaves]]",
-        "leaves[2].wait: unknown key; known here: name, kind, size, weight, on, ends",
+        "leaves[2].zzz: unknown key; known here: name, kind, size, weight, on, ends",
         "leaves[2].name: is missing",
         "inner.branch: 2 is not a table; write [inner.branch]",
     ]

@@ -1,0 +1,97 @@
+"""The HTTP socket of a process: status codes that a load balancer and Prometheus can act on."""
+
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.errors import ConfigError
+from shared.runtime.metrics import make_registry
+from shared.runtime.web import WebServer, status_app
+
+
+class Worker:
+    """What a worker says of itself."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, object] = {"ready": True, "reasons": []}
+        self.trouble = ""
+
+    def app(self) -> Any:
+        registry = make_registry(lambda: {"running": 1.0}, node="p-0", role="prefill")
+        return status_app(registry, lambda: self.state, lambda: self.trouble)
+
+
+async def ask(worker: Worker, path: str, method: str = "GET") -> httpx.Response:
+    transport = httpx.ASGITransport(app=worker.app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker") as client:
+        return await client.request(method, path)
+
+
+async def test_ready_follows_the_state_and_gives_its_reasons() -> None:
+    worker = Worker()
+    answer = await ask(worker, "/ready")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "reasons": []})
+    worker.state = {"ready": False, "reasons": ["draining"]}
+    answer = await ask(worker, "/ready")
+    assert (answer.status_code, answer.json()) == (503, {"ready": False, "reasons": ["draining"]})
+
+
+async def test_health_fails_with_its_reason() -> None:
+    worker = Worker()
+    answer = await ask(worker, "/health")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "reason": ""})
+    worker.trouble = "a step has been running for 130 s"
+    answer = await ask(worker, "/health")
+    assert (answer.status_code, answer.json()["reason"]) == (503, worker.trouble)
+
+
+async def test_metrics_are_what_prometheus_reads() -> None:
+    answer = await ask(Worker(), "/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert 'pdd_running{node="p-0",role="prefill"} 1.0' in answer.text
+
+
+@pytest.mark.parametrize(("path", "method", "status"), [("/", "GET", 404), ("/ready", "POST", 405)])
+async def test_nothing_else_is_served(path: str, method: str, status: int) -> None:
+    assert (await ask(Worker(), path, method)).status_code == status
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_a_server_serves_until_it_is_stopped(host: str) -> None:
+    server = WebServer(Worker().app(), host, 0)
+    try:
+        port = await server.start()
+    except ConfigError:
+        pytest.skip("this machine has no IPv6")
+    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(f"{base}/health")
+        assert answer.status_code == 200
+        assert "server" not in answer.headers
+    await server.stop()
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get(f"{base}/health")
+
+
+async def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"nodes\.http: cannot listen on 127\.0\.0\.1:{port}: .*in use"
+        ):
+            await WebServer(Worker().app(), "127.0.0.1", port).start()
+
+
+async def test_a_host_of_another_machine_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nodes\.http: cannot listen on 192\.0\.2\.1:0: Cannot assign"):
+        await WebServer(Worker().app(), "192.0.2.1", 0).start()
+
+
+async def test_stopping_what_never_started_is_nothing() -> None:
+    await WebServer(Worker().app(), "127.0.0.1", 0).stop()
