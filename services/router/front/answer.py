@@ -81,6 +81,11 @@ def usage(generation: Generation, n: int) -> Usage:
     return Usage(prompt, completion, prompt + completion, PromptDetails(cached))
 
 
+def drawn_by(delta: Delta, shape: Shape) -> Mapping[str, Any] | UnsetType:
+    """The `pdd` object of one chunk of a stream: who drew its ids."""
+    return {"owner": str(delta.owner)} if shape.trace and delta.owner is not None else UNSET
+
+
 def trace(generation: Generation, shape: Shape) -> Mapping[str, Any] | UnsetType:
     """The `pdd` object: the core's trace of the request, with what the router saw of it in milliseconds."""
     if not shape.trace:

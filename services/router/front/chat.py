@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from services.router.front.answer import Head, Shape, gather, trace, usage
+from services.router.front.answer import Head, Shape, drawn_by, gather, trace, usage
 from services.router.front.choice import Delta, Drawn
 from services.router.front.generation import Generation
 from services.router.front.logprobs import chat_logprobs
@@ -154,6 +154,8 @@ class ChatReply:
         )
         seen = self._shape.logprobs >= 0 or self._shape.token_ids
         made = [self._chunk(choice)] if delta.text or (delta.drawn and seen) else []
+        for chunk in made:
+            chunk.pdd = drawn_by(delta, self._shape)
         if delta.finish is not None:
             end = ChatChunkChoice(
                 index=delta.index,

@@ -15,7 +15,7 @@ from services.router.front.detokenizer import Detokenizer
 from services.router.front.stops import StopStrings
 from services.router.requests import Broken, Done, RequestEvent, Tokens
 from shared.errors import MeshError
-from shared.wire.messages import FinishReason, TokenLogprob
+from shared.wire.messages import FinishReason, Role, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Delta:
     drawn: list[Drawn] = field(default_factory=list)
     finish: FinishReason | None = None
     stop: int | str | None = None  # the stop id (not an eos) or stop string that ended it
+    owner: Role | None = None  # who drew the last of its ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class Choice:
 
     def _take(self, event: Tokens, delta: Delta) -> None:
         shown: list[str] = []
+        delta.owner = event.owner
         for at, token in enumerate(event.ids):
             if self._stop is not None:
                 break

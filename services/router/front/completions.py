@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from services.router.front.answer import Head, Shape, gather, trace, usage
+from services.router.front.answer import Head, Shape, drawn_by, gather, trace, usage
 from services.router.front.choice import Delta, Drawn
 from services.router.front.generation import Generation
 from services.router.front.logprobs import completion_logprobs
@@ -80,7 +80,10 @@ class CompletionReply:
     def chunks(self, deltas: Sequence[Delta]) -> list[Struct]:
         made: list[CompletionAnswer] = []
         for delta in deltas:
-            made += self._content(delta)
+            content = self._content(delta)
+            for chunk in content:
+                chunk.pdd = drawn_by(delta, self._shape)
+            made += content
         if made and self._generation.ended and not self._shape.include_usage:
             made[-1].pdd = trace(self._generation, self._shape)
         return list(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -296,6 +296,7 @@ class Endpoints:
             "cached_tokens": counts.prompt_tokens_details.cached_tokens,
             "finish": ",".join(finish),
             "splice": generation.jobs[0].prompt.splice,
+            **_road(generation.choices[0].trace),
             "ttft_s": round(times.first - times.started, 6) if times.first else None,
             "stall_s": round(times.stall, 6),
             "seconds": round(seconds, 6),
@@ -303,6 +304,14 @@ class Endpoints:
         if generation.failure is not None:
             facts |= {"code": generation.failure.code, "reason": str(generation.failure)}
         self._log.info("request", **facts)
+
+
+_ROAD = ("pipeline", "nodes", "md_hit_tokens", "eager_tokens", "handoff_bytes", "cut", "reasons")
+
+
+def _road(trace: Mapping[str, Any]) -> dict[str, Any]:
+    """How the first choice was served, for the log."""
+    return {key: trace[key] for key in _ROAD if key in trace}
 
 
 def _headers(call: Call) -> dict[str, str]:

@@ -235,8 +235,12 @@ async def test_the_trace_is_given_where_it_is_asked_for(tokenizer: Tokenizer) ->
     assert body["pdd"]["seen"]["ttft_ms"] >= 0
     for options in (None, {"include_usage": True}):
         events = await front.events("/v1/chat/completions", ask(stream_options=options), x_pdd_trace="1")
-        assert ["pdd" in event for event in events[:-1]] == [False] * (len(events) - 2) + [True]
+        whole = ["pipeline" in event.get("pdd", {}) for event in events[:-1]]
+        assert whole == [False] * (len(events) - 2) + [True]
         assert events[-2]["pdd"]["hit"] == 3
+        drawn = [event for event in events[:-2] if event["choices"][0]["delta"].get("content")]
+        assert drawn
+        assert all(list(event["pdd"]) == ["owner"] for event in drawn)
     many = (await front.post("/v1/chat/completions", ask(n=2), x_pdd_trace="1")).json()
     assert [one["hit"] for one in many["pdd"]["choices"]] == [3, 3]
 
