@@ -13,10 +13,11 @@ from scripts.demo.client import Run
 COLOURS = {"prefill": "yellow", "relay": "cyan", "main_decode": "green", "": "default"}
 _WIDTH = 72
 _BARS = (
-    ("prefill", "submitted", "first", "yellow"),
-    ("KV on LAN", "first", "relay_ready", "magenta"),
-    ("KV on WAN", "sending", "main_complete", "blue"),
+    ("prefill", "prefill_sent", "first_id", "yellow"),
+    ("KV on LAN", "relay_attached", "relay_complete", "magenta"),
+    ("KV on WAN", "main_attached", "main_complete", "blue"),
     ("eager tokens", "relay_start", "cut", "cyan"),
+    ("eager tokens", "relay_start", "end", "cyan"),
     ("main decode", "main_first", "end", "green"),
 )
 
@@ -110,8 +111,8 @@ class Screen:
 def _spans(run: Run) -> list[tuple[str, float, float, str]]:
     """(label, start, end, colour) in seconds, of those stages that happened."""
     marks = {"submitted": 0.0, **{name: at / 1e3 for name, at in run.pdd.get("times_ms", {}).items()}}
-    found = []
+    found: dict[str, tuple[str, float, float, str]] = {}
     for label, start, end, colour in _BARS:
-        if start in marks and end in marks and marks[end] >= marks[start]:
-            found.append((label, marks[start], marks[end], colour))
-    return found
+        if label not in found and start in marks and end in marks and marks[end] >= marks[start]:
+            found[label] = (label, marks[start], marks[end], colour)
+    return list(found.values())

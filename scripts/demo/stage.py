@@ -6,6 +6,7 @@ import contextlib
 import json
 import secrets
 import socket
+import urllib.request
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchmarks.wan.proxy import WanProxy
 from services.__main__ import is_ready
 from shared.runtime.children import Children
 from shared.runtime.mesh_file import load_mesh
+from shared.runtime.settings import NodeConfig
 
 MODEL_NAME = "smollm2-135m-instruct"
 WORKERS = (("prefill-0", "prefill", "a"), ("relay-0", "relay", "a"), ("main-0", "main_decode", "b"))
@@ -51,9 +53,21 @@ async def open_stage(
         )
         async with Children(load_mesh(config), config, directory / "logs") as children:
             await children.start_all()
-            await children.wait_ready(is_ready, timeout=240.0, progress=progress)
+            await children.wait_ready(_serves, timeout=240.0, progress=progress)
             status = {name: http[name] for name, _, _ in WORKERS}
             yield Stage(wan, f"http://{http['router-0']}", admin_key, status, rate_mbit)
+
+
+def _serves(node: NodeConfig) -> bool:
+    """Whether a worker is ready; the router once every pipeline is possible."""
+    if node.role != "router":
+        return is_ready(node)
+    try:
+        with urllib.request.urlopen(f"http://{node.http}/ready", timeout=2.0) as answer:
+            pools = json.load(answer)["pools"]
+    except (OSError, ValueError):
+        return False
+    return bool(pools) and all(road["possible"] for road in pools[0]["pipelines"].values())
 
 
 async def _route(wan: WanProxy, address: str, *, flip: bool) -> str:

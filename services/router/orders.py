@@ -111,6 +111,7 @@ class Orders:
         again = leg.source is source
         leg.source, leg.source_tried, leg.cls = source, True, cls
         if not again:
+            r.trace.mark("main_attached" if leg.role is Role.MAIN else "relay_attached", now)
             self._book_transfer(now, r, leg, source)
 
     def _book_transfer(self, now: float, r: Request, leg: Leg, source: Leg) -> None:
@@ -122,7 +123,7 @@ class Orders:
         line = self._mesh.fleet.line(sender, target)
         size = blocks * target.announce.bytes_per_block
         self._unbook(leg)
-        sender.placed[leg, "send"] = Placed(now, line=line.name, bytes=size)
+        sender.book((leg, "send"), Placed(now, line=line.name, bytes=size, request=False))
         leg.booked = sender.node
         if leg.role is Role.MAIN:
             r.trace.kv_blocks_sent += blocks
