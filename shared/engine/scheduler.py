@@ -8,7 +8,7 @@ from shared.engine.sequence import Goal, Sequence
 from shared.policy.config import WorkerPolicy
 
 FAIR_TURN = 4
-"""Every so many steps, extends are served strictly by age, so that no priority can wait for ever."""
+"""One in so many steps and places is given strictly by age, so that no priority can wait for ever."""
 
 
 class Scheduler:
@@ -18,11 +18,18 @@ class Scheduler:
         self._policy = policy
         self._block_tokens = block_tokens
         self._turn = 0
+        self._starts = 0
 
     def starts(self, running: int, waiting: Iterable[Sequence]) -> list[Sequence]:
         """The waiting sequences that get the places left free by `running` ones."""
-        room = self._policy.max_running - running
-        return sorted(waiting, key=_urgency)[: max(room, 0)]
+        queue = sorted(waiting, key=_urgency)
+        started: list[Sequence] = []
+        while queue and running + len(started) < self._policy.max_running:
+            self._starts += 1
+            first = min(queue, key=_age) if self._starts % FAIR_TURN == 0 else queue[0]
+            queue.remove(first)
+            started.append(first)
+        return started
 
     def pick(
         self, running: Iterable[Sequence], fit: Callable[[Sequence, int], int]

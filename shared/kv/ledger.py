@@ -124,23 +124,17 @@ class Ledger:
         ticket.move(TicketEvent.CLOSE)
         del self._tickets[ticket.ticket]
         self._changed.pop(ticket.ticket, None)
-        heirs: dict[bytes, Ticket] = {}
         for index in range(ticket.published, ticket.upto):
             hash_ = ticket.hashes[index]
             if ticket.block_state(index) is BlockState.AWAITED:
                 self._carriers.stop_waiting(hash_, ticket)
-                continue
-            heir = self._carriers.heir(hash_)
-            if heir is not None:
-                heirs[heir.ticket] = heir
+            elif (heir := self._carriers.heir(hash_)) is not None:
                 self._custody.hand_over(ticket, index, heir)
                 self._carriers.stop_waiting(hash_, ticket)
                 self._need(heir, index)
             else:
                 self._custody.abandon(ticket, index)
         blocks, ticket.blocks = ticket.blocks, []
-        for heir in heirs.values():
-            self._advance(heir)
         return blocks
 
     def take_changed(self) -> list[Ticket]:

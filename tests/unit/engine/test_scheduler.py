@@ -90,6 +90,13 @@ def test_no_priority_waits_for_ever() -> None:
     assert served.count(2) == 2 * FAIR_TURN - 2
 
 
+def test_no_priority_waits_for_ever_for_a_place() -> None:
+    scheduler = Scheduler(POLICY, BLOCK)
+    waiting = [made(1, 4, priority=9), *(made(number, 4) for number in range(2, 9))]
+    started = [scheduler.starts(POLICY.max_running - 1, waiting[:1] + waiting[n:])[0] for n in range(1, 5)]
+    assert [s.number for s in started] == [2, 3, 4, 1]
+
+
 @pytest.mark.parametrize(("running", "started"), [(0, [5, 1, 2, 3]), (3, [5]), (4, []), (7, [])])
 def test_places_go_to_the_most_urgent(running: int, started: list[int]) -> None:
     waiting = [made(1, 4), made(2, 4), made(3, 4), made(4, 4), made(5, 4, priority=-1)]

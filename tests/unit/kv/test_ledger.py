@@ -304,6 +304,29 @@ def test_a_refused_chunk_is_judged_when_all_it_met_are_back(site: Site) -> None:
     assert list(ticket.needs) == [0]
 
 
+def test_a_refused_chunk_is_judged_once(site: Site) -> None:
+    ticket = site.open(A, 1)
+    chunk = FakeChunk(A, 0)
+    site.ledger.admit_chunk(chunk)
+    site.ledger.admit_chunk(chunk)
+    site.ledger.broken(chunk)
+    assert site.ledger.report(ticket).needs == ((0, 1),)
+    other = FakeChunk(A, 0, HALF, 8)
+    site.ledger.admit_chunk(other)
+    site.ledger.broken(other)
+    assert ticket.needs == {}
+
+
+def test_a_full_block_is_not_needed_any_more(site: Site) -> None:
+    ticket = site.open(A, 1, 2)
+    chunk = FakeChunk(A, 1, 0, 2 * HALF)
+    site.ledger.admit_chunk(chunk)
+    site.ledger.damaged(chunk)
+    site.ledger.admit_chunk(chunk)
+    site.ledger.verified(chunk)
+    assert site.ledger.report(ticket).needs == ()
+
+
 # --- damage and broken connections --------------------------------------------------------------------------
 
 
@@ -406,6 +429,14 @@ def test_a_published_block_is_found_at_the_next_chunk(site: Site) -> None:
     site.close(ticket)
     assert site.pool.pinned == 0
     site.check()
+
+
+def test_blocks_that_the_caller_missed_are_found_when_a_ticket_is_opened(site: Site) -> None:
+    mine = compute(site, 1, 2)
+    site.pool.promise(A, 3)
+    ticket = site.ledger.open(A, "rid", hashes_of(1, 2, 3), [], A)
+    assert (ticket.have, ticket.blocks, ticket.unlanded, site.pool.promised(A)) == (0, mine, 1, 1)
+    assert site.changed() == {A}
 
 
 def test_refresh_finds_published_blocks(site: Site) -> None:
@@ -671,6 +702,8 @@ def test_a_ticket_is_closed_once(site: Site) -> None:
     assert site.ledger.get(A) is None
     with pytest.raises(InvariantBroken, match="closed"):
         site.ledger.close(ticket)
+    with pytest.raises(InvariantBroken, match="closed"):
+        site.ledger.set_yields(ticket, True)
 
 
 def test_check_sees_a_promise_that_is_too_small(site: Site) -> None:
