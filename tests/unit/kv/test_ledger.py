@@ -673,6 +673,15 @@ def test_a_transfer_that_is_urgent_again_takes_over(site: Site) -> None:
     site.ledger.set_yields(second, True)
 
 
+def test_urgent_ones_do_not_take_over_from_one_another(site: Site) -> None:
+    first, second = site.open(A, 1), site.open(B, 1)
+    for ticket in (first, second):
+        site.ledger.set_yields(ticket, False)
+    assert first.block_state(0) is BlockState.WANTED
+    assert second.block_state(0) is BlockState.AWAITED
+    assert site.changed() == set()
+
+
 def test_an_urgent_heir_is_preferred(site: Site) -> None:
     first = site.open(A, 1)
     slow, fast = site.open(B, 1, yields=True), site.open(C, 1)
