@@ -69,7 +69,7 @@ async def _serve(mesh: MeshConfig, config: Path, logs: Path) -> int:
         await children.start_all()
         print(f"starting {len(mesh.nodes)} nodes; logs in {logs}", flush=True)
         stopped = asyncio.ensure_future(stop.wait())
-        ready = children.wait_ready(is_ready, timeout=180.0, progress=_say_waiting)
+        ready = children.wait_ready(is_ready, timeout=180.0, progress=_Waiting())
         if await _unless(stopped, ready):
             _say_how(mesh)
             ended = await _unless(stopped, children.first_to_end())
@@ -105,8 +105,18 @@ def is_ready(node: NodeConfig) -> bool:
     return False
 
 
-def _say_waiting(names: list[str]) -> None:
-    print(f"\r\x1b[Kwaiting for {', '.join(names)}" if names else "\r\x1b[Kready", end="", flush=True)
+class _Waiting:
+    """Says for whom the start still waits: in place on a terminal, else a line for each change."""
+
+    def __init__(self) -> None:
+        self._said: list[str] | None = None
+
+    def __call__(self, names: list[str]) -> None:
+        if names == self._said:
+            return
+        self._said = names
+        text = f"waiting for {', '.join(names)}" if names else "ready"
+        print(f"\r\x1b[K{text}" if sys.stdout.isatty() else f"{text}\n", end="", flush=True)
 
 
 def _say_how(mesh: MeshConfig) -> None:

@@ -29,7 +29,7 @@ def set_up_logs(config: LogConfig, *, node: str, role: str, stream: TextIO | Non
     if pretty:
         last = [structlog.dev.ConsoleRenderer(colors=out.isatty())]
     else:
-        last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        last = [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -49,6 +49,16 @@ def set_up_logs(config: LogConfig, *, node: str, role: str, stream: TextIO | Non
     logging.captureWarnings(True)
     for noisy in ("uvicorn.access", "uvicorn.error", "asyncio"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
+_FIRST = ("timestamp", "level", "event", "node", "role")
+
+
+def _in_order(
+    _logger: structlog.types.WrappedLogger, _name: str, event: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    """What every event has comes first."""
+    return {key: event[key] for key in _FIRST if key in event} | dict(event)
 
 
 class _Origin:

@@ -50,6 +50,7 @@ def test_events_are_json_lines_with_node_role_and_time() -> None:
     out = start()
     structlog.get_logger().info("transfer", ticket="ab", bytes=7, odd=object())
     (event,) = lines(out)
+    assert list(event)[:5] == ["timestamp", "level", "event", "node", "role"]
     assert event["event"] == "transfer"
     assert event["level"] == "info"
     assert (event["node"], event["role"]) == ("relay-0", "relay")
