@@ -34,6 +34,9 @@ from shared.runtime.service import run_loop
 _LINE_TIMES_PREFILL = 3.0
 _LONG = 1536
 _SINGULAR = 1280
+_SHORT_ANSWER = 64
+_MOST_TOKENS = 4000
+"""Of the long answer, whatever the line's rate; the context has room for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +117,8 @@ async def _requests(
 ) -> tuple[list[Run], dict[str, int]]:
     """The five requests, in order."""
     client = AsyncOpenAI(base_url=f"{stage.base_url}/v1", api_key="none", max_retries=0, timeout=600.0)
-    covered = _LINE_TIMES_PREFILL * measured.prefill / measured.step
-    answer = min(480, int(0.9 * covered) + 96)
+    line = 8e-6 * measured.kv_bytes / stage.rate_mbit
+    answer = min(_MOST_TOKENS, int(1.1 * line / measured.step) + 96)
     long_text = texts.notes(1, _LONG - 60, count) + texts.QUESTION
     singular_text = texts.notes(2, _SINGULAR, count) + texts.SINGULAR
     runs: list[Run] = []
@@ -152,12 +155,12 @@ async def _requests(
         "relay_off",
         "the first prompt again, caches flushed, relay off",
         [{"role": "user", "content": long_text}],
-        answer,
-        min_tokens=answer - 16,
+        _SHORT_ANSWER,
+        min_tokens=_SHORT_ANSWER - 16,
         without=("relay",),
     )
     await client.close()
-    return runs, {"long": answer - 16, "relay_off": answer - 16}
+    return runs, {"long": answer - 16, "relay_off": _SHORT_ANSWER - 16}
 
 
 async def _measure(model: Path) -> Measured:
