@@ -89,7 +89,7 @@ async def _demo(screen: Screen, options: argparse.Namespace) -> int:
     ) as stage:
         screen.say("four services are up: router, prefill and relay decode in datacenter a, main decode in b")
         screen.legend()
-        runs, min_tokens = await _requests(screen, stage, measured, count)
+        runs, min_tokens = await _requests(screen, stage, measured, count, directory)
         leaked = await asyncio.to_thread(_held, stage)
     screen.say("\ncomparing every token with the reference ...")
     return await asyncio.to_thread(_judge, screen, model, runs, min_tokens, leaked)
@@ -113,7 +113,7 @@ def _judge(screen: Screen, model: Path, runs: list[Run], min_tokens: dict[str, i
 
 
 async def _requests(
-    screen: Screen, stage: Stage, measured: Measured, count: Callable[[str], int]
+    screen: Screen, stage: Stage, measured: Measured, count: Callable[[str], int], logs: Path
 ) -> tuple[list[Run], dict[str, int]]:
     """The five requests, in order."""
     client = AsyncOpenAI(base_url=f"{stage.base_url}/v1", api_key="none", max_retries=0, timeout=600.0)
@@ -132,6 +132,7 @@ async def _requests(
         await asyncio.to_thread(_settle, stage)
         run.kv_bytes_wan = stage.wan.carried[0] - before
         screen.time_line(run)
+        (logs / f"{name}.json").write_text(json.dumps(run.pdd, indent=1), encoding="utf-8")
         runs.append(run)
         return run
 
