@@ -186,6 +186,7 @@ class _Pair:
             self.abort()
             return
         self._inlet.transport.resume_reading()
+        self._arm(self._inlet.direction)
 
     def read(self, half: _Half, data: bytes) -> None:
         """Bytes from one socket (b"": its end) go on the line."""
@@ -223,10 +224,12 @@ class _Pair:
             return
         flying = self._flying[direction]
         target = self._outlet if direction == self._inlet.direction else self._inlet
+        if target is None:
+            return  # uvloop may read before the pause of `connection_made` holds: `dial` goes on
         now = self._loop.time()
         while flying and flying[0][0] <= now + 1e-4:
             _due, piece = flying.popleft()
-            if target is None or target.transport.is_closing():
+            if target.transport.is_closing():
                 continue
             if piece:
                 target.transport.write(piece)

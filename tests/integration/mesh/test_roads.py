@@ -1,0 +1,82 @@
+"""I7 over sockets: what a mesh answers is what the reference would, whatever road the request takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.live_client import Answer
+from tests.support.live_judge import Judge, crowd
+from tests.support.live_mesh import LiveMesh, Shape, live_mesh
+from tests.support.live_models import SharedModel
+from tests.support.tiny_case import Case
+
+COMMON = [17, 45, 81, 110, 143, 201, 240, 260, 300]
+SAMPLINGS: tuple[dict[str, Any], ...] = (
+    {"ignore_eos": True},
+    {"temperature": 1.0, "seed": 11},
+    {"temperature": 1.0, "seed": 2**63 + 5, "top_k": 8},
+    {"temperature": 0.8, "seed": 3, "top_p": 0.7, "ignore_eos": True},
+    {"temperature": 1.3, "seed": 4, "min_p": 0.05},
+    {"temperature": 1.0, "seed": 5, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "ignore_eos": True},
+    {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3, "ignore_eos": True},
+    {"temperature": 1.0, "seed": 6, "repetition_penalty": 0.9, "presence_penalty": -0.5},
+    {"logit_bias": {"17": 5.0, "45": -100.0, "2": 4.0}, "temperature": 1.0, "seed": 7},
+    {"min_tokens": 9, "stop_token_ids": COMMON, "temperature": 1.5, "seed": 8},
+    {"logprobs": 3, "temperature": 1.0, "seed": 9, "ignore_eos": True},
+    {"logprobs": 0, "ignore_eos": True},
+)
+
+RELAYED = {"md_local_tokens": 0, "relay_margin": -10.0, "singular": False}
+ROADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "MD": ("MD", {"md_local_tokens": 1 << 20}),
+    "P-MD": ("P-MD", {"md_local_tokens": 0, "relay": False}),
+    "one_shot": ("P-RLD-MD", {**RELAYED, "catch_up_backlog": 1 << 20}),
+    "catch_up": ("P-RLD-MD", {**RELAYED, "catch_up_backlog": 0}),
+    "singular": (
+        "P-RLD",
+        {
+            "md_local_tokens": 0,
+            "relay_margin": -10.0,
+            "singular_min_uncached": 1,
+            "singular_pool_fraction": 1.0,
+        },
+    ),
+}
+CHUNKS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "chunked": {"token_budget": 12, "max_chunk_tokens": 20},
+}
+
+
+async def ask_all(mesh: LiveMesh, tiny: Case, judge: Judge, most: int) -> list[Answer]:
+    """All samplings at once; every other one as a stream."""
+    lengths = [1, 3, 4, 5, 63, 64, 65, 90, 101, 112, 118, 130]
+    asks = [
+        (tiny.prompt(length), most - at % 5, fields)
+        for at, (length, fields) in enumerate(zip(lengths, SAMPLINGS, strict=True))
+    ]
+    ways = (mesh.client.complete, mesh.client.streamed)
+    answers = await crowd(
+        *(ways[at % 2](prompt, tokens, **fields) for at, (prompt, tokens, fields) in enumerate(asks))
+    )
+    for (prompt, tokens, fields), answer in zip(asks, answers, strict=True):
+        judge.take(prompt, answer, tokens, **fields)
+    return answers
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("road", ROADS)
+async def test_every_road_draws_as_the_reference(
+    road: str, chunks: str, tiny: Case, tiny_shared: SharedModel
+) -> None:
+    pipeline, router = ROADS[road]
+    slow = 0.2 if road == "singular" else 6.0
+    shape = Shape(rate_mbit=slow, rtt_ms=2.0, router=router, worker=CHUNKS[chunks])
+    judge = Judge(tiny.reference)
+    async with live_mesh(tiny_shared, shape) as mesh:
+        answers = await ask_all(mesh, tiny, judge, 6 if road == "singular" else 36)
+        for answer in answers:
+            print(answer.pipeline, answer.owners, answer.pdd["cut"], answer.pdd["reasons"])
+    judge.verdict()

@@ -1,0 +1,341 @@
+"""A whole mesh in one test's loop: the real services on real sockets, and a line between two datacenters.
+
+Router, prefill and relay stand in `a`, main decode in `b`; what crosses goes through a `WanProxy`. Leaving
+the mesh checks that nothing is left of it: no request, ticket or pin at any worker, no task, socket or
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.wan.proxy import WanProxy
+from services.router.service import RouterService
+from shared.policy.config import LinePolicy, LinkPolicy, RouterPolicy, WorkerPolicy
+from shared.runtime.settings import (
+    DatacenterConfig,
+    HttpConfig,
+    LineConfig,
+    MeshConfig,
+    NodeConfig,
+    PolicyConfig,
+    RoleName,
+    RouteConfig,
+    SyntheticConfig,
+)
+from shared.worker.process import WorkerProcess
+from tests.support.live_client import Client
+from tests.support.live_models import Model
+
+Service = RouterService | WorkerProcess
+
+READY_WITHIN = 30.0
+IDLE_WITHIN = 20.0
+_LOOP_THREADS = ("asyncio_", "uvloop_")  # of the loop's own executor
+SITE: dict[RoleName, str] = {"router": "a", "prefill": "a", "relay": "a", "main_decode": "b"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a mesh is made of. Sections of the policy are given as the fields that differ from the default.
+
+    `rate_mbit` and `rtt_ms` are those of the line; `late` names nodes that `start` brings up later.
+    """
+
+    prefills: int = 1
+    relays: int = 1
+    mains: int = 1
+    blocks: int = 256
+    rate_mbit: float = 0.0
+    rtt_ms: float = 0.0
+    router: Mapping[str, Any] = field(default_factory=dict)
+    worker: Mapping[str, Any] = field(default_factory=dict)
+    link: Mapping[str, Any] = field(default_factory=dict)
+    line: Mapping[str, Any] = field(default_factory=dict)
+    synthetic: Mapping[str, Any] = field(default_factory=dict)
+    node: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    late: tuple[str, ...] = ()
+
+
+@dataclass
+class Running:
+    """One service, the task that runs it, and the sockets that keep its ports while it is down."""
+
+    service: Service
+    task: asyncio.Task[None]
+
+
+class LiveMesh:
+    """The services by node name. `until` waits for a condition, looked at after every event anywhere."""
+
+    def __init__(self, model: Model, config: MeshConfig, wan: WanProxy, ports: Mapping[str, int]) -> None:
+        self.config = config
+        self.wan = wan
+        self.ports = ports
+        self.client = Client(f"http://{config.node('router-0').http}")
+        self._model = model
+        self._running: dict[str, Running] = {}
+        self._moved = asyncio.Event()
+
+    # --- services -------------------------------------------------------------------------------------------
+
+    @property
+    def router(self) -> RouterService:
+        service = self._running["router-0"].service
+        assert isinstance(service, RouterService)
+        return service
+
+    def __getitem__(self, name: str) -> WorkerProcess:
+        service = self._running[name].service
+        assert isinstance(service, WorkerProcess)
+        return service
+
+    @property
+    def workers(self) -> dict[str, WorkerProcess]:
+        services = {name: running.service for name, running in self._running.items()}
+        return {name: one for name, one in services.items() if isinstance(one, WorkerProcess)}
+
+    async def start(self, name: str) -> None:
+        """Bring a node up."""
+        node = self.config.node(name)
+        service: Service
+        if node.role == "router":
+            service = RouterService(self.config, node)
+            self._watch(service.core)
+        else:
+            service = WorkerProcess(self.config, node, self._model.load)
+        await service.start()
+        if isinstance(service, WorkerProcess):
+            self._watch(service.worker)
+        task = asyncio.create_task(service.run(), name=f"run {name}")
+        self._running[name] = Running(service, task)
+
+    async def stop(self, name: str, *, drain: bool = False) -> None:
+        """Take a node down as its signals would: with `drain` as SIGTERM, else as the second one."""
+        running = self._running[name]
+        if drain:
+            await running.service.drain()
+        await self._end(name)
+
+    async def kill(self, name: str) -> None:
+        """Take a node down without a word: its sockets close, nobody is told why."""
+        for stream in list(self._running[name].service._endpoint._inbound.streams):
+            stream.abort("killed")
+        await self._end(name)
+
+    async def _end(self, name: str) -> None:
+        running = self._running.pop(name)
+        running.task.cancel()
+        await asyncio.gather(running.task, return_exceptions=True)
+        await running.service.stop()
+        self._moved.set()
+
+    async def close(self) -> None:
+        """Take all nodes down, workers first."""
+        await self.client.close()
+        for name in reversed(list(self._running)):
+            await self._end(name)
+
+    # --- waiting --------------------------------------------------------------------------------------------
+
+    def _watch(self, core: Any) -> None:
+        known = core.after
+
+        def after() -> None:
+            known()
+            self._moved.set()
+
+        core.after = after
+
+    async def until(
+        self, holds: Callable[[], bool], *, within: float = 10.0, what: Callable[[], object] = str
+    ) -> None:
+        """Wait for a condition; `what` says how things stand where it does not come."""
+        try:
+            async with asyncio.timeout(within):
+                while not holds():
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            raise AssertionError(f"not within {within} s: {what()}") from None
+
+    def ready(self) -> bool:
+        """Whether every node that runs is known to the router, with all its KV sessions."""
+        workers = {one["node"]: one for one in self.router.core.ready()["workers"]}
+        kinds = {name: self.config.node(name).role for name in self.workers}
+        return set(kinds) == set(workers) and all(
+            one["usable"] and self._peers(name, kinds) <= set(one["peers"]) for name, one in workers.items()
+        )
+
+    def _peers(self, name: str, kinds: Mapping[str, RoleName]) -> set[str]:
+        """Those with whom a worker has a KV session: any of another role."""
+        return {other for other, kind in kinds.items() if kind != kinds[name]}
+
+    async def until_ready(self, within: float = READY_WITHIN) -> None:
+        await self.until(self.ready, within=within, what=lambda: self.router.core.ready()["workers"])
+
+    # --- what is held ---------------------------------------------------------------------------------------
+
+    def idle(self) -> bool:
+        """Whether no request, ticket, transfer, pin or promise is anywhere."""
+        return not self.router.core.requests and all(one.worker.idle() for one in self.workers.values())
+
+    def held(self) -> dict[str, object]:
+        """What keeps the mesh from being idle."""
+        found: dict[str, object] = {
+            name: {key: count for key, count in one.worker.counts().items() if count}
+            for name, one in self.workers.items()
+        }
+        phases = [f"{r.rid} {r.phase} {r.trace.reasons}" for r in self.router.core.requests.values()]
+        return found | {"requests": phases}
+
+    async def settled(self, within: float = IDLE_WITHIN) -> None:
+        """Wait until nothing is held, and check all books (I3)."""
+        await self.until(self.idle, within=within, what=self.held)
+        self.check()
+
+    def check(self) -> None:
+        for one in self.workers.values():
+            one.worker.check()
+
+    def count(self, name: str, counter: str) -> float:
+        """A counter of one worker, or of the router."""
+        if name.startswith("router"):
+            return self.router.core.snapshot().get(counter, 0.0)
+        return self[name].worker.counters.get(counter, 0.0)
+
+    async def flush(self) -> None:
+        """Empty every cache, and wait until the router knows."""
+        self.router.flush()
+        await self.until(
+            lambda: not self.router.core.mesh.index.blocks
+            and all(one.worker.site.pool.cached == 0 for one in self.workers.values())
+        )
+
+
+def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshConfig:
+    """The mesh file of a shape; `ports` by node name, and by node name with `.http`."""
+    roles: list[tuple[str, RoleName]] = [("router-0", "router")]
+    roles += [(f"main-{at}", "main_decode") for at in range(shape.mains)]
+    roles += [(f"relay-{at}", "relay") for at in range(shape.relays)]
+    roles += [(f"prefill-{at}", "prefill") for at in range(shape.prefills)]
+    nodes = tuple(
+        NodeConfig(
+            name=name,
+            role=role,
+            datacenter=SITE[role],
+            listen=f"127.0.0.1:{ports[name]}",
+            http=f"127.0.0.1:{ports[name + '.http']}" if role == "router" else "",
+            **{"pool_blocks": shape.blocks, **shape.node.get(name, {})},
+        )
+        for name, role in roles
+    )
+    routes = tuple(
+        RouteConfig(
+            source="b" if SITE[role] == "a" else "a",
+            target=name,
+            address=f"127.0.0.1:{ports[name + '.wan']}",
+        )
+        for name, role in roles
+        if role in ("router", "main_decode")
+    )
+    return MeshConfig(
+        model=model.config(),
+        datacenters=(DatacenterConfig(name="a"), DatacenterConfig(name="b")),
+        nodes=nodes,
+        lines=(LineConfig(name="a-b", between=("a", "b"), rate_mbit=shape.rate_mbit, rtt_ms=shape.rtt_ms),),
+        routes=routes,
+        policy=PolicyConfig(
+            link=LinkPolicy(**shape.link),
+            line=LinePolicy(**shape.line),
+            worker=WorkerPolicy(**shape.worker),
+            router=RouterPolicy(**shape.router),
+        ),
+        synthetic=SyntheticConfig(**{"block_bytes": 4096, "step_ms": 1.0, **shape.synthetic}),
+        http=HttpConfig(),
+    )
+
+
+def names_of(shape: Shape) -> list[str]:
+    """All nodes of a shape, in the order in which they start."""
+    names = ["router-0"]
+    for kind, count in (("main", shape.mains), ("relay", shape.relays), ("prefill", shape.prefills)):
+        names += [f"{kind}-{at}" for at in range(count)]
+    return names
+
+
+@contextlib.asynccontextmanager
+async def live_mesh(model: Model, shape: Shape | None = None) -> AsyncIterator[LiveMesh]:
+    """A mesh that is ready. At the end it has to come to rest by itself, and leaves nothing behind."""
+    shape = shape or Shape()
+    before = Left.now()
+    names = names_of(shape)
+    with contextlib.ExitStack() as kept:
+        ports = {name: kept.enter_context(reserved()) for name in names}
+        ports["router-0.http"] = kept.enter_context(reserved())
+        async with WanProxy(shape.rate_mbit * 1.1, shape.rtt_ms) as wan:
+            for name in names:
+                if name.startswith(("router", "main")):
+                    flip = name.startswith("router")
+                    ports[f"{name}.wan"] = await wan.route("127.0.0.1", ports[name], flip=flip)
+            mesh = LiveMesh(model, mesh_config(model, shape, ports), wan, ports)
+            try:
+                for name in names:
+                    if name not in shape.late:
+                        await mesh.start(name)
+                await mesh.until_ready()
+                yield mesh
+                await mesh.settled()
+            finally:
+                await mesh.close()
+    await before.same()
+
+
+@contextlib.contextmanager
+def reserved() -> Any:
+    """A free port that stays this test's: a socket is bound to it and never listens."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
+
+
+@dataclass(frozen=True)
+class Left:
+    """Tasks, threads and descriptors at one time."""
+
+    tasks: frozenset[asyncio.Task[Any]]
+    threads: frozenset[threading.Thread]
+    files: frozenset[str]
+
+    @classmethod
+    def now(cls) -> Left:
+        threads = frozenset(one for one in threading.enumerate() if not one.name.startswith(_LOOP_THREADS))
+        return cls(frozenset(asyncio.all_tasks()), threads, frozenset(_files()))
+
+    async def same(self) -> None:
+        """Check that nothing has been added, once the loop has closed what was aborted."""
+        for _ in range(50):
+            now = Left.now()
+            if now.files <= self.files and now.tasks <= self.tasks:
+                break
+            await asyncio.sleep(0)
+        assert not now.tasks - self.tasks, now.tasks - self.tasks
+        assert not now.threads - self.threads, now.threads - self.threads
+        assert not now.files - self.files, now.files - self.files
+
+
+def _files() -> Iterator[str]:
+    """What every descriptor stands for, sockets by their inode; not what the loop keeps for itself."""
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists
+            target = str(file.readlink())
+            if not target.startswith(("/dev/null", "anon_inode:")):
+                yield f"{file.name} {target}"

@@ -1,0 +1,65 @@
+"""What a live mesh serves: a model's directory, and how each worker gets its runner over shared weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from shared.engine.fingerprint import Fingerprint
+from shared.engine.model import LlamaModel
+from shared.engine.runner import TorchRunner
+from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig
+from shared.worker.parts import Built, build
+
+
+class Model(Protocol):
+    """A model for `live_mesh`."""
+
+    def config(self) -> ModelConfig:
+        """[model] of the mesh."""
+
+    def load(self, mesh: MeshConfig, node: NodeConfig) -> Built:
+        """One worker's runner."""
+
+
+class SyntheticModel:
+    """The timing model; `directory` only has to hold a tokenizer."""
+
+    vocab = 1000
+
+    def __init__(self, directory: Path, block_tokens: int = 4) -> None:
+        self._config = ModelConfig(
+            path=str(directory), name="synthetic", engine="synthetic", block_tokens=block_tokens
+        )
+
+    def config(self) -> ModelConfig:
+        return self._config
+
+    def load(self, mesh: MeshConfig, node: NodeConfig) -> Built:
+        return build(mesh, node)
+
+
+class SharedModel:
+    """One loaded model for all workers of the process, in float32."""
+
+    def __init__(
+        self, directory: Path, model: LlamaModel, prints: Fingerprint, block_tokens: int, max_context: int = 0
+    ) -> None:
+        self._model = model
+        self._prints = prints
+        self._config = ModelConfig(
+            path=str(directory),
+            name="tested",
+            dtype="float32",
+            block_tokens=block_tokens,
+            max_context=max_context,
+        )
+
+    def config(self) -> ModelConfig:
+        return self._config
+
+    def load(self, mesh: MeshConfig, node: NodeConfig) -> Built:
+        runner = TorchRunner(
+            self._model, kv_blocks=node.pool_blocks, block_tokens=mesh.model.block_tokens, threads=1
+        )
+        return Built(runner, self._prints, mesh.model.max_context or runner.max_context)
