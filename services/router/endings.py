@@ -164,7 +164,7 @@ class Endings:
             r.waits_until = now + self._mesh.policy.queue_wait
             self._mesh.count("requests_waited_total")
         r.waiting = True
-        r.blocked_why = road.why()
+        r.blocked_why, r.blocked_by = road.why(), road.obstacle
         prefill = r.prefill
         if prefill is not None and prefill.state is LegState.ASKED:
             self._mesh.count("prefill_wasted_tokens_total", prefill.base)
@@ -174,6 +174,9 @@ class Endings:
 
     def waited_too_long(self, now: float, r: Request) -> None:
         """No room came in time."""
+        if r.blocked_by is Obstacle.SILENT:
+            self.fail(now, r, Unavailable(f"no main decode worker answers: {r.blocked_why}", 5.0))
+            return
         ahead = len(self._admission.room)
         self.fail(now, r, self._admission.overloaded(now, r.blocked_why or "no worker had room", ahead))
 

@@ -74,6 +74,7 @@ class Request:
         self.last_failure = ""
         self.blocked_at: float | None = None
         self.blocked_why = ""
+        self.blocked_by: Obstacle | None = None
         self.retry_at: float | None = None
         self.start_relay_at: float | None = None
         self.closing_at: float | None = None

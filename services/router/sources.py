@@ -15,7 +15,7 @@ from services.router.orders import Orders
 from services.router.phases import Event
 from services.router.wish import Wish
 from services.router.worker import Worker
-from shared.policy.pipeline import Pipeline
+from shared.policy.pipeline import Pipeline, local_limit
 from shared.wire.messages import Role, TransferClass
 
 MOST_RELAYS = 3
@@ -41,6 +41,25 @@ class Sources:
             if leg is not None
         )
 
+    def go_alone(self, now: float, r: Request) -> bool:
+        """Rule: where nobody can send to main decode and a client waits, it extends over what it lacks, if
+        that is not too much.
+        """
+        main = r.main
+        if main is None or not r.settled or main.state is not LegState.FILLING or r.pipeline is Pipeline.MD:
+            return False
+        if self._alive(r.owner) or not self._alive(main) or self._supplied(r, main):
+            return False
+        if self._alive(main.source) or self._source_for(now, r, main) is not None:
+            return False
+        lacking = len(r.log) - main.have * r.pool.block_tokens
+        if lacking > local_limit(self._mesh.policy, line_up=False, prefill_possible=False):
+            r.blocked_why = f"no worker can send to {main.node}, and it lacks {lacking} tokens"
+            return False
+        r.pipeline = Pipeline.MD
+        r.trace.because(f"MD: no worker can send to {main.node}, which lacks {lacking} tokens")
+        return True
+
     def arm(self, now: float, r: Request) -> bool:
         """Rule: a relay that was asked before the prefill which is to start it has to be asked again: its
         runs would come under an older term.
@@ -50,7 +69,7 @@ class Sources:
             return False
         if not self._outdated(r, relay):
             return False
-        self._orders.readmit(now, r, relay)
+        self._again(now, r, relay)
         return True
 
     def relay(self, now: float, r: Request) -> bool:
@@ -67,13 +86,13 @@ class Sources:
         found = None
         if source is not None and worker is not None:
             wish = self.wish(now, r, source.base)
-            found = self._mesh.placement.relay(now, r.pool, wish, worker, 0.0)
+            found = self._mesh.placement.relay(now, r.pool, wish, worker)
         if source is None or found is None:
             r.pipeline = Pipeline.P_MD
             r.singular = False
             r.trace.because("no relay has room")
             return True
-        self.ask_relay(now, r, found[0].node, source.base)
+        self.ask_relay(now, r, found.node, source.base)
         return True
 
     def ask_relay(self, now: float, r: Request, node: str, base: int) -> None:
@@ -122,13 +141,21 @@ class Sources:
         if source is None:
             return False
         if leg.source_tried or self._outdated(r, leg):
-            self._orders.readmit(now, r, leg)
+            self._again(now, r, leg)
             return True
         if leg is r.relay and source is r.prefill and len(r.log) <= source.base + 1:
             leg.armed = True  # prefill sends it First, drawn already or not
             r.log.follow(leg.term)
         self._orders.attach(now, r, leg, source, self._class(r) if leg is r.main else TransferClass.UNCOVERED)
         return True
+
+    def _again(self, now: float, r: Request, leg: Leg) -> None:
+        """Ask a decoder again. A relay is given what a new prefill was given, so that First follows at
+        once.
+        """
+        if self._outdated(r, leg) and r.prefill is not None:
+            leg.base = r.prefill.base
+        self._orders.readmit(now, r, leg)
 
     def _source_for(self, now: float, r: Request, leg: Leg | None) -> Leg | None:
         """A leg that can send to `leg` (None: to some relay); a worker is asked for where none is there."""

@@ -57,6 +57,7 @@ class Steering:
             cuts.start_relay,
             sources.arm,
             sources.supply,
+            sources.go_alone,
             sources.relay,
         )
 

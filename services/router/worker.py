@@ -47,6 +47,7 @@ class Placed:
     line: str = ""  # over which it sends
     bytes: int = 0
     singular: int = 0  # blocks of a singular request at a relay
+    request: bool = True  # False: only a transfer of one
 
 
 @dataclass(slots=True, eq=False)
@@ -58,11 +59,11 @@ class Worker:
     breaker: Breaker
     announce: Announce | None = None
     report: LoadReport | None = None
-    report_at: float = 0.0
     suspect: bool = False
     progress_at: float = 0.0  # last sign that its engine makes steps
     full_until: float = 0.0  # it refused for want of room, with this Retry-After
-    placed: dict[Hashable, Placed] = field(default_factory=dict)
+    placed: dict[Hashable, Placed] = field(default_factory=dict)  # all that has not ended
+    fresh: dict[Hashable, Placed] = field(default_factory=dict)  # those that the last report cannot know of
     drawing: set[Hashable] = field(default_factory=set)  # legs of this router that it is to draw for now
 
     @property
@@ -94,11 +95,16 @@ class Worker:
 
     def take(self, key: Hashable, placed: Placed) -> None:
         """Count a placement until `give`."""
-        self.placed[key] = placed
+        self.placed[key] = self.fresh[key] = placed
         self.breaker.placed(placed.at)
+
+    def book(self, key: Hashable, placed: Placed) -> None:
+        """Count a transfer until `give`."""
+        self.placed[key] = self.fresh[key] = placed
 
     def give(self, key: Hashable) -> None:
         self.placed.pop(key, None)
+        self.fresh.pop(key, None)
 
     def reported(self, now: float, report: LoadReport) -> None:
         """A new report; one that overtook its successor is dropped."""
@@ -108,18 +114,12 @@ class Worker:
         if old is None or _moved(old, report):
             self.progress_at = now
         self.report = report
-        self.report_at = now
-
-    def _since_report(self) -> list[Placed]:
-        if self.report is None:
-            return list(self.placed.values())
-        since = self.report_at - REPORT_LAG
-        return [placed for placed in self.placed.values() if placed.at > since]
+        self.fresh = {key: placed for key, placed in self.fresh.items() if placed.at > now - REPORT_LAG}
 
     def queued_tokens(self) -> int:
         """New tokens it has still to compute."""
         reported = 0 if self.report is None else self.report.queued_tokens
-        return reported + sum(placed.tokens for placed in self._since_report())
+        return reported + sum(placed.tokens for placed in self.fresh.values())
 
     def free_blocks(self) -> int:
         """Blocks it could still promise."""
@@ -127,18 +127,19 @@ class Worker:
             free = self.report.free_blocks
         else:
             free = 0 if self.announce is None else self.announce.pool_blocks
-        return max(0, free - sum(placed.blocks for placed in self._since_report()))
+        return max(0, free - sum(placed.blocks for placed in self.fresh.values()))
 
     def load(self) -> int:
         """Requests that run or wait there."""
+        own = sum(placed.request for placed in self.fresh.values())
         if self.report is None:
-            return len(self.placed)
-        return self.report.running + self.report.queued + len(self._since_report())
+            return own
+        return self.report.running + self.report.queued + own
 
     def unsent(self, line: str) -> int:
         """Bytes it has still to send over a line."""
         reported = 0 if self.report is None else self.report.unsent_bytes.get(line, 0)
-        return reported + sum(placed.bytes for placed in self._since_report() if placed.line == line)
+        return reported + sum(placed.bytes for placed in self.fresh.values() if placed.line == line)
 
     def singular_blocks(self) -> int:
         return sum(placed.singular for placed in self.placed.values())
@@ -171,4 +172,4 @@ def _moved(old: LoadReport, new: LoadReport) -> bool:
     steps = new.counters.get("steps")
     if steps is not None:
         return steps != old.counters.get("steps")
-    return new.queued_tokens < old.queued_tokens or (new.running == 0 and new.queued == 0)
+    return new.running == 0 or new.queued_tokens < old.queued_tokens

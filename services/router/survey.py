@@ -1,0 +1,156 @@
+"""The numbers that one placement looks at, each computed once: matches, queues, lines, relays. Reads fleet
+and index.
+"""
+
+from __future__ import annotations
+
+from services.router.fleet import Fleet
+from services.router.index import Index, Match
+from services.router.lines import Line
+from services.router.wish import Wish
+from services.router.worker import PoolKey, Worker
+from shared.policy.config import RouterPolicy
+from shared.policy.pipeline import line_seconds, prefill_seconds
+from shared.wire.messages import Role
+
+
+class Survey:
+    """One look at the fleet for one request."""
+
+    def __init__(
+        self, now: float, pool: PoolKey, wish: Wish, fleet: Fleet, index: Index, policy: RouterPolicy
+    ) -> None:
+        self.now = now
+        self.pool = pool
+        self.wish = wish
+        self._fleet = fleet
+        self._index = index
+        self._policy = policy
+        self._rate = fleet.typical_rate(Role.PREFILL, pool)
+        self._matches: dict[str, Match] = {}
+        self._ends: dict[str, float] = {}
+        self._relays: dict[str, tuple[Worker, float] | None] = {}
+        self._outstanding: dict[str, int] = {}
+        self._usable: list[Worker] | None = None
+
+    # --- workers --------------------------------------------------------------------------------------------
+
+    def match(self, node: str) -> Match:
+        """Leading blocks that a worker holds."""
+        found = self._matches.get(node)
+        if found is None:
+            found = self._matches[node] = self._index.match(node, self.wish.hashes)
+        return found
+
+    def senders(self, target: Worker | None) -> list[Worker]:
+        """Prefill workers that may be given the request now and can send to `target`."""
+        if self._usable is None:
+            self._usable = [
+                one
+                for one in self._fleet.of(Role.PREFILL, self.pool)
+                if one.node not in self.wish.avoid
+                and one.why_not(self.now) is None
+                and self.now >= one.full_until
+            ]
+        if target is None:
+            return self._usable
+        return [one for one in self._usable if self._fleet.connected(one.node, target.node)]
+
+    def growth_blocks(self) -> int:
+        """Blocks for what a decoder is fed and for the output that its admission reserves room for."""
+        block = self.pool.block_tokens
+        rest = self.wish.tokens - len(self.wish.hashes) * block
+        return -(-(self.wish.growth + rest) // block)
+
+    def lacking(self, match: Match) -> int:
+        """Tokens that a decoder with this match has no KV of; blocks on their way count as lacking."""
+        return self.wish.tokens - match.have * self.pool.block_tokens
+
+    # --- seconds --------------------------------------------------------------------------------------------
+
+    def prefill_end(self, prefill: Worker) -> float:
+        """Until a prefill there has drawn its id."""
+        known = self._ends.get(prefill.node)
+        if known is not None:
+            return known
+        block = self.pool.block_tokens
+        cached = min(sum(self.match(prefill.node)), (self.wish.tokens - 1) // block)
+        queued = max(prefill.queued_tokens(), self.ramp(prefill, tokens=True))
+        rate = prefill.prefill_rate(self._rate)
+        end = self._ends[prefill.node] = prefill_seconds(queued, self.wish.tokens - cached * block, rate)
+        return end
+
+    def local(self, main: Worker, match: Match) -> float:
+        """Until main decode alone has drawn the next id."""
+        rate = main.prefill_rate(self._rate)
+        return prefill_seconds(main.queued_tokens(), self.lacking(match), rate)
+
+    def line(self, sender: Worker, main: Worker, match: Match) -> float:
+        """Until what main decode lacks has crossed the line; blocks on their way cost only their remaining
+        time.
+        """
+        line = self._fleet.line(sender, main)
+        rate = self._fleet.lines.rate(line)
+        waiting = self.outstanding(line)
+        missing = max(0, len(self.wish.hashes) - match.have - match.expected) * block_bytes(main)
+        seconds = line_seconds(waiting, missing, rate, line.rtt)
+        if match.expected and rate:
+            seconds = max(seconds, waiting / rate + line.rtt)
+        return seconds
+
+    def relay(self, prefill: Worker) -> tuple[Worker, float] | None:
+        """The relay that can begin first beside a prefill worker, and when; None where none has room."""
+        if prefill.node not in self._relays:
+            self._relays[prefill.node] = self._best_relay(prefill, self.prefill_end(prefill))
+        return self._relays[prefill.node]
+
+    def _best_relay(self, prefill: Worker, t_prefill: float) -> tuple[Worker, float] | None:
+        best: tuple[float, int, Worker] | None = None
+        for relay in self._fleet.of(Role.RELAY, self.pool):
+            if relay.node in self.wish.avoid or relay.why_not(self.now) or self.now < relay.full_until:
+                continue
+            if not self._fleet.connected(prefill.node, relay.node):
+                continue
+            missing = len(self.wish.hashes) - self.match(relay.node).have
+            load = relay.owner_load()
+            if load.free_blocks < missing + self.growth_blocks() or load.running >= load.max_running:
+                continue
+            line = self._fleet.line(prefill, relay)
+            rate = self._fleet.lines.rate(line)
+            lan = line_seconds(self.outstanding(line), missing * block_bytes(relay), rate, line.rtt)
+            found = (max(t_prefill, lan), load.running, relay)
+            if best is None or found[:2] < best[:2]:
+                best = found
+        return None if best is None else (best[2], best[0])
+
+    # --- load -----------------------------------------------------------------------------------------------
+
+    def outstanding(self, line: Line) -> int:
+        """Bytes that wait for a line."""
+        if line.name not in self._outstanding:
+            self._outstanding[line.name] = self._fleet.outstanding(line)
+        return self._outstanding[line.name]
+
+    def decode_cost(self, main: Worker) -> float:
+        """Seconds that the load at a main decode adds to the answer."""
+        slots = max(1, 1 if main.announce is None else main.announce.max_running)
+        load = max(main.load(), self.ramp(main))
+        queue = max(0.0, load + 1 - slots) / slots
+        return self.wish.output * main.step_seconds() * (load / slots + queue)
+
+    def ramp(self, worker: Worker, *, tokens: bool = False) -> float:
+        """Load that a worker which has just joined is taken to have: its peers' mean, less and less of it."""
+        ramp = self._policy.join_ramp
+        age = self.now - worker.joined_at
+        if age >= ramp:
+            return 0.0
+        elders = [one for one in self._fleet.of(worker.role, self.pool) if self.now - one.joined_at >= ramp]
+        if not elders:
+            return 0.0
+        mean = sum(one.queued_tokens() if tokens else one.load() for one in elders) / len(elders)
+        return mean * (1 - age / ramp)
+
+
+def block_bytes(worker: Worker) -> int:
+    """Bytes of one KV block there."""
+    return 0 if worker.announce is None else worker.announce.bytes_per_block
