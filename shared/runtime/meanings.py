@@ -115,6 +115,13 @@ MEANINGS: Mapping[str, str] = {
     "transport_bulk_reconnects_total": "Bulk connections made again",
     "transport_bulk_stalls_total": "Bulk connections closed because no byte was acknowledged",
     "transport_dropped_sends_total": "Messages for peers without a session",
+    "transport_control_bytes_out_total": "Bytes of control frames written",
+    "transport_control_bytes_in_total": "Bytes of numbered control frames received",
+    "transport_control_bytes_resent_total": "Bytes of control frames written again after a reconnect",
+    "transport_chunk_bytes_out_total": "Bytes of KV chunks handed to the sockets",
+    "transport_chunk_bytes_in_total": "Bytes of KV chunks received whole",
+    "transport_chunk_bytes_scratch_total": "Of these, bytes that had no place in a block",
+    "transport_handshake_timeouts_total": "Connections closed because their handshake took too long",
     "transport_refused_*_total": "Connections ended over what the peer sent, by the error's code",
 }
 

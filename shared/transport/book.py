@@ -110,7 +110,7 @@ class Book:
             peer = None
         if peer is None:
             line = self.line_to(agreed.peer.datacenter)
-            peer = Peer(agreed, self._policy, line, self._source, now)
+            peer = Peer(agreed, self._policy, line, self._source, self._counters, now)
             self.peers[peer.node] = peer
         return self._carry(peer, stream, agreed, now, resumed=known)
 
@@ -148,9 +148,7 @@ class Book:
         if not stream.dialled:
             peer.confirm(stream)
         self._counters["sessions_resumed" if resumed else "sessions_opened"] += 1
-        self._log.info(
-            "session resumed" if resumed else "session opened", peer=peer.node, role=peer.info.role
-        )
+        self._log.info("session open", peer=peer.node, role=peer.info.role, resumed=resumed)
         if resumed:
             self._core.on_resumed(now, peer.node)
         else:
@@ -161,7 +159,8 @@ class Book:
         if peer is None or self._source is None:
             stream.abort("bulk connection of no session")
             return False
-        fenced = peer.add_bulk(agreed.bulk, stream)
+        index = agreed.bulk if stream.dialled else -agreed.bulk  # both sides may dial
+        fenced = peer.add_bulk(index, stream)
         self._of[stream] = peer
         if fenced is not None:
             self._of.pop(fenced, None)
@@ -169,10 +168,10 @@ class Book:
         if not stream.dialled:
             peer.confirm(stream)
         self._tune_bulk(stream, peer)
-        if agreed.bulk in peer.had_bulk:
+        if index in peer.had_bulk:
             self._counters["bulk_reconnects"] += 1
             self._core.on_resumed(now, peer.node)
-        peer.had_bulk.add(agreed.bulk)
+        peer.had_bulk.add(index)
         peer.line.wake(peer)
         peer.line.turn(now)
         return True

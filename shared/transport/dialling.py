@@ -58,9 +58,11 @@ class Dialling:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks.append(asyncio.create_task(self._keep_control()))
-        for index in range(1, self.target.bulk + 1):
-            self._tasks.append(asyncio.create_task(self._keep_bulk(index)))
+        """Begin to dial."""
+        loops = [self._keep_control(), *(self._keep_bulk(at + 1) for at in range(self.target.bulk))]
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        for task in self._tasks:
+            task.add_done_callback(_tell)
 
     def cancel(self) -> None:
         """End the tasks soon; connections that are open stay."""
@@ -118,3 +120,11 @@ class Dialling:
 
     def _backoff(self) -> Backoff:
         return Backoff(self._policy.reconnect_first, self._policy.reconnect_most)
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    """A task ends only when it is cancelled: anything else is a fault here, for the loop's handler to see."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler(
+            {"message": "dialling failed", "exception": error, "task": task}
+        )

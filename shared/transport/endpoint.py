@@ -71,7 +71,7 @@ class Endpoint:
             self.counters,
             self._perform_soon,
         )
-        self._intake = Intake(self._bulk, policy.max_chunk) if self._bulk is not None else None
+        self._intake = Intake(self._bulk, policy.max_chunk, self.counters) if self._bulk is not None else None
         self._pulse = Pulse(core, self._book, policy, clock, self.counters, self.perform)
         self._inbound = Inbound(
             core,

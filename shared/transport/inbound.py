@@ -75,10 +75,12 @@ class Inbound:
         if self.closing or pending > _MOST_PENDING:
             stream.abort("too many connections wait for their handshake")
             return
-        late = asyncio.get_running_loop().call_later(
-            self._policy.handshake_timeout, stream.abort, "the handshake took too long"
-        )
+        late = asyncio.get_running_loop().call_later(self._policy.handshake_timeout, self._late, stream)
         stream.opened.add_done_callback(lambda _: late.cancel())
+
+    def _late(self, stream: Stream) -> None:
+        self._counters["handshake_timeouts"] += 1
+        stream.abort("the handshake took too long")
 
     def on_bytes(self, stream: Stream) -> None:
         now = self._clock()
@@ -115,8 +117,9 @@ class Inbound:
         peer = self._book.ended(stream, now)
         if peer is None:
             return
-        control = stream.connection.state is State.CONTROL
-        self._log.info("connection lost", peer=peer.node, control=control, reason=reason)
+        if self._book.peers.get(peer.node) is peer and not self.closing:
+            control = stream.connection.state is State.CONTROL
+            self._log.info("connection lost", peer=peer.node, control=control, reason=reason)
         self._perform(now)
 
     # --- events ---
@@ -131,6 +134,7 @@ class Inbound:
             raise InvariantBroken(f"{type(event).__name__} on a connection of no session")
         match event:
             case Numbered(frame):
+                self._counters["control_bytes_in"] += len(frame.header) + len(frame.payload)
                 received = peer.session.receive(frame)
                 if received is not None:
                     self._on_message(peer, now, *received)

@@ -5,6 +5,7 @@ Knows no sessions; a chunk is a header and a place for its bytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from shared.errors import BadChunk
@@ -27,13 +28,12 @@ class _Landing:
 class Intake:
     """All bulk connections of an endpoint. Scratch is one chunk per connection, made when first needed."""
 
-    def __init__(self, core: BulkCore, max_chunk: int) -> None:
+    def __init__(self, core: BulkCore, max_chunk: int, counters: Counter[str]) -> None:
         self._core = core
         self._max_chunk = max_chunk
         self._landing: dict[Stream, _Landing] = {}
         self._scratch: dict[Stream, memoryview] = {}
-        self.bytes_in_place = 0
-        self.bytes_scratch = 0
+        self._counters = counters
 
     def start(self, stream: Stream, node: str, event: ChunkStart) -> None:
         """A chunk begins on a connection. Raises BadChunk where it cannot be taken at all."""
@@ -49,10 +49,9 @@ class Intake:
     def done(self, stream: Stream, now: float, event: ChunkDone) -> None:
         """All bytes of the chunk are here."""
         landing = self._landing.pop(stream)
-        if landing.in_place:
-            self.bytes_in_place += len(landing.target)
-        else:
-            self.bytes_scratch += len(landing.target)
+        self._counters["chunk_bytes_in"] += len(landing.target)
+        if not landing.in_place:
+            self._counters["chunk_bytes_scratch"] += len(landing.target)
         self._core.on_chunk(now, landing.node, event.chunk, landing.target, landing.in_place)
 
     def end(self, stream: Stream) -> None:

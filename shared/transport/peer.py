@@ -7,6 +7,7 @@ listening.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from shared.policy.config import LinkPolicy
@@ -41,6 +42,7 @@ class Peer:
         policy: LinkPolicy,
         line: Line,
         source: ChunkSource | None,
+        counters: Counter[str],
         now: float,
     ) -> None:
         self.node = agreed.peer.node
@@ -52,10 +54,9 @@ class Peer:
         self.had_bulk: set[int] = set()
         """Bulk connections that existed before: another with the same number may have lost bytes."""
         self.liveness = Liveness(policy, now)
-        self.sent_bytes = 0
-        self.sent_chunk_bytes = 0
         self._policy = policy
         self._source = source
+        self._counters = counters
         self._pong: int | None = None
         self._ping = False
         self._turn = 0
@@ -115,6 +116,7 @@ class Peer:
             return
         if stream.wants_bytes and (self._ping or self._pong is not None):
             self._write(stream, now, self._link_frames(now))
+        resent = self.session.resent_bytes
         while stream.wants_bytes and self.session.wants_to_send:
             frames: list[bytes] = []
             size = 0
@@ -122,6 +124,8 @@ class Peer:
                 frames.append(frame_bytes(frame))
                 size += len(frames[-1])
             self._write(stream, now, frames)
+        if self.session.resent_bytes > resent:
+            self._counters["control_bytes_resent"] += self.session.resent_bytes - resent
 
     def goodbye(self, reason: str) -> None:
         """Say that this session is over for good, behind all that is queued."""
@@ -145,7 +149,7 @@ class Peer:
 
     def _write(self, stream: Stream, now: float, frames: list[bytes]) -> None:
         data = b"".join(frames)
-        self.sent_bytes += len(data)
+        self._counters["control_bytes_out"] += len(data)
         self.line.charge(now, len(data))
         stream.write(data)
 
@@ -169,7 +173,7 @@ class Peer:
             source.chunk_written(self.node, key, sent)
 
         head = chunk_head(encode(chunk.header), size)
-        self.sent_chunk_bytes += size
+        self._counters["chunk_bytes_out"] += size
         stream.write_chunk(head, chunk.data, done)
         return len(head) + size
 

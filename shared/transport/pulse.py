@@ -54,7 +54,7 @@ class Pulse:
                     peer.ping()
                 case Act.SUSPECT | Act.ALIVE:
                     suspect = act is Act.SUSPECT
-                    self._log.info("peer suspect" if suspect else "peer alive", peer=peer.node)
+                    self._log.info("peer suspicion", peer=peer.node, suspect=suspect)
                     self._core.on_suspect(now, peer.node, suspect)
                 case Act.DROP_CONTROL:
                     if peer.control is not None:
