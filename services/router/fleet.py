@@ -23,6 +23,7 @@ class Fleet:
         self._datacenter = datacenter
         self._workers: dict[str, Worker] = {}
         self._rtts: dict[str, float] = {}
+        self._groups: dict[tuple[Role, PoolKey], list[Worker]] = {}  # until who is there changes
 
     # --- sessions -------------------------------------------------------------------------------------------
 
@@ -37,10 +38,12 @@ class Fleet:
             breaker = old.breaker
         worker = Worker(peer, joined_at=now, breaker=breaker, progress_at=now)
         self._workers[peer.node] = worker
+        self._groups.clear()
         return worker
 
     def lost(self, node: str) -> Worker | None:
         self.lines.forget(node)
+        self._groups.clear()
         return self._workers.pop(node, None)
 
     def announced(self, node: str, announce: Announce) -> bool:
@@ -49,6 +52,7 @@ class Fleet:
         if worker is None:
             return False
         old, worker.announce = worker.announce, announce
+        self._groups.clear()
         return old is not None and bool(set(old.peers) - set(announce.peers))
 
     def reported(self, now: float, node: str, report: LoadReport) -> None:
@@ -90,8 +94,11 @@ class Fleet:
 
     def of(self, role: Role, pool: PoolKey) -> list[Worker]:
         """Workers of a role in a pool, by name."""
-        found = [w for w in self._workers.values() if w.role is role and w.pool == pool]
-        return sorted(found, key=lambda worker: worker.node)
+        found = self._groups.get((role, pool))
+        if found is None:
+            members = [one for one in self._workers.values() if one.role is role and one.pool == pool]
+            found = self._groups[role, pool] = sorted(members, key=lambda one: one.node)
+        return found
 
     def is_suspect(self, node: str) -> bool:
         """Silent, or not there at all."""

@@ -174,8 +174,10 @@ class Inbound:
         elif drew or r.phase is not before:
             self._advance(now, r)
         else:
-            self._steering.fed(now, r)
-            self._touched(now, r)
+            if r.phase is not Phase.MAIN:
+                self._steering.fed(now, r)
+            if r.log.gap_since is not None:
+                self._touched(now, r)
 
     def _took_over(self, now: float, r: Request) -> None:
         """The relay's runs count from here on."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from services.router.legs import Leg, LegEvent, LegState
 from services.router.lifecycle import Request
 from services.router.mesh import Mesh
@@ -198,6 +201,17 @@ class Orders:
             worker.give(leg)
             worker.drawing.discard(leg)
             worker.breaker.succeeded()
+
+    @contextlib.contextmanager
+    def put_aside(self, r: Request) -> Iterator[None]:
+        """Within it the request's own placements do not count: it looks at its road again."""
+        keys = [key for leg in r.live_legs() for key in (leg, (leg, "send"))]
+        undo = [worker.put_aside(key) for worker in self._mesh.fleet.all() for key in keys]
+        try:
+            yield
+        finally:
+            for each in undo:
+                each()
 
     def _open_books(self, leg: Leg, placed: Placed) -> None:
         worker = self._mesh.fleet.get(leg.node)

@@ -7,6 +7,8 @@ by load, and counts the router's own placements beside the workers' reports.
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 from services.router.fleet import Fleet
 from services.router.index import Index, Match
 from services.router.survey import Survey
@@ -15,6 +17,9 @@ from services.router.worker import PoolKey, Worker
 from shared.policy.config import RouterPolicy, WorkerPolicy
 from shared.policy.pipeline import Choice, Pipeline, Roads, choose_pipeline
 from shared.wire.messages import Role
+
+MOST_SENDERS = 3
+"""Prefill workers that are looked at closely for each main decode: those whose blocks are there first."""
 
 TIE = 0.03
 """Roads whose cost differs by less than this part (or 10 ms) are equal: overlap and load decide."""
@@ -93,7 +98,9 @@ class Placement:
         return Survey(now, pool, wish, self._fleet, self._index, self._policy)
 
     def _road(self, survey: Survey, main: Worker, match: Match, sender: Worker | None) -> Candidate:
-        senders = survey.senders(main) if sender is None else [sender]
+        senders = [sender] if sender is not None else survey.senders(main)
+        if len(senders) > MOST_SENDERS:
+            senders = nsmallest(MOST_SENDERS, senders, key=lambda one: survey.arrival(one, main, match))
         roads = [self._with_prefill(survey, main, match, one) for one in senders]
         if not roads:
             roads = [self._without_prefill(survey, main, match)]

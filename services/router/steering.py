@@ -238,7 +238,8 @@ class Steering:
         through = None if sender is None else self._mesh.fleet.get(sender.node)
         wish = self._sources.wish(now, r, main.base)
         match = Match(main.have, main.expected)
-        road = self._mesh.placement.road(now, r.pool, wish, worker, match, through)
+        with self._orders.put_aside(r):
+            road = self._mesh.placement.road(now, r.pool, wish, worker, match, through)
         self._choose(now, r, road, relaying=relaying)
         return True
 

@@ -32,6 +32,7 @@ class Survey:
         self._relays: dict[str, tuple[Worker, float] | None] = {}
         self._outstanding: dict[str, int] = {}
         self._usable: list[Worker] | None = None
+        self._costs: dict[str, float] = {}
 
     # --- workers --------------------------------------------------------------------------------------------
 
@@ -98,6 +99,11 @@ class Survey:
             seconds = max(seconds, waiting / rate + line.rtt)
         return seconds
 
+    def arrival(self, sender: Worker, main: Worker, match: Match) -> float:
+        """Until the id is drawn, plus until main decode can go on from it: what a client feels of a road."""
+        end = self.prefill_end(sender)
+        return end + max(end, self.line(sender, main, match))
+
     def relay(self, prefill: Worker) -> tuple[Worker, float] | None:
         """The relay that can begin first beside a prefill worker, and when; None where none has room."""
         if prefill.node not in self._relays:
@@ -133,10 +139,14 @@ class Survey:
 
     def decode_cost(self, main: Worker) -> float:
         """Seconds that the load at a main decode adds to the answer."""
+        known = self._costs.get(main.node)
+        if known is not None:
+            return known
         slots = max(1, 1 if main.announce is None else main.announce.max_running)
         load = max(main.load(), self.ramp(main))
         queue = max(0.0, load + 1 - slots) / slots
-        return self.wish.output * main.step_seconds() * (load / slots + queue)
+        cost = self._costs[main.node] = self.wish.output * main.step_seconds() * (load / slots + queue)
+        return cost
 
     def ramp(self, worker: Worker, *, tokens: bool = False) -> float:
         """Load that a worker which has just joined is taken to have: its peers' mean, less and less of it."""

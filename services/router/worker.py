@@ -8,7 +8,7 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,6 +50,23 @@ class Placed:
     request: bool = True  # False: only a transfer of one
 
 
+@dataclass(slots=True)
+class Since:
+    """Sums of placements."""
+
+    requests: int = 0
+    tokens: int = 0
+    blocks: int = 0
+    bytes: dict[str, int] = field(default_factory=dict)  # by line
+
+    def add(self, placed: Placed, sign: int = 1) -> None:
+        self.requests += sign * placed.request
+        self.tokens += sign * placed.tokens
+        self.blocks += sign * placed.blocks
+        if placed.bytes:
+            self.bytes[placed.line] = self.bytes.get(placed.line, 0) + sign * placed.bytes
+
+
 @dataclass(slots=True, eq=False)
 class Worker:
     """Numbers are of this router's own view; times are in its clock."""
@@ -64,6 +81,10 @@ class Worker:
     full_until: float = 0.0  # it refused for want of room, with this Retry-After
     placed: dict[Hashable, Placed] = field(default_factory=dict)  # all that has not ended
     fresh: dict[Hashable, Placed] = field(default_factory=dict)  # those that the last report cannot know of
+    since: Since = field(default_factory=Since)  # their sums
+    aside: Since = field(
+        default_factory=Since
+    )  # of a request that looks again: see `put_aside`
     drawing: set[Hashable] = field(default_factory=set)  # legs of this router that it is to draw for now
 
     @property
@@ -95,19 +116,41 @@ class Worker:
 
     def take(self, key: Hashable, placed: Placed) -> None:
         """Count a placement until `give`."""
-        self.placed[key] = self.fresh[key] = placed
+        self.book(key, placed)
         self.breaker.placed(placed.at)
 
     def book(self, key: Hashable, placed: Placed) -> None:
-        """Count a transfer until `give`."""
+        """The same for a transfer, which no breaker cares for."""
+        self.give(key)
         self.placed[key] = self.fresh[key] = placed
+        self.since.add(placed)
 
     def give(self, key: Hashable) -> None:
+        """The placement has ended, or asks for nothing any more."""
         self.placed.pop(key, None)
-        self.fresh.pop(key, None)
+        placed = self.fresh.pop(key, None)
+        if placed is not None:
+            self.since.add(placed, -1)
+
+    def put_aside(self, key: Hashable) -> Callable[[], None]:
+        """Let a placement not count: its own request must not wait behind itself. Returns what undoes it."""
+        placed = self.placed.pop(key, None)
+        if placed is None:
+            return _nothing
+        fresh = self.fresh.pop(key, None) is not None
+        counts, sign = (self.since, -1) if fresh else (self.aside, 1)
+        counts.add(placed, sign)
+
+        def undo() -> None:
+            self.placed[key] = placed
+            if fresh:
+                self.fresh[key] = placed
+            counts.add(placed, -sign)
+
+        return undo
 
     def reported(self, now: float, report: LoadReport) -> None:
-        """A new report; one that overtook its successor is dropped."""
+        """A new report; one that was overtaken by its successor is dropped."""
         old = self.report
         if old is not None and report.seq <= old.seq:
             return
@@ -115,11 +158,14 @@ class Worker:
             self.progress_at = now
         self.report = report
         self.fresh = {key: placed for key, placed in self.fresh.items() if placed.at > now - REPORT_LAG}
+        self.since = Since()
+        for placed in self.fresh.values():
+            self.since.add(placed)
 
     def queued_tokens(self) -> int:
         """New tokens it has still to compute."""
         reported = 0 if self.report is None else self.report.queued_tokens
-        return reported + sum(placed.tokens for placed in self.fresh.values())
+        return max(0, reported - self.aside.tokens) + self.since.tokens
 
     def free_blocks(self) -> int:
         """Blocks it could still promise."""
@@ -127,19 +173,18 @@ class Worker:
             free = self.report.free_blocks
         else:
             free = 0 if self.announce is None else self.announce.pool_blocks
-        return max(0, free - sum(placed.blocks for placed in self.fresh.values()))
+        return max(0, free + self.aside.blocks - self.since.blocks)
 
     def load(self) -> int:
         """Requests that run or wait there."""
-        own = sum(placed.request for placed in self.fresh.values())
         if self.report is None:
-            return own
-        return self.report.running + self.report.queued + own
+            return self.since.requests
+        return max(0, self.report.running + self.report.queued - self.aside.requests) + self.since.requests
 
     def unsent(self, line: str) -> int:
         """Bytes it has still to send over a line."""
         reported = 0 if self.report is None else self.report.unsent_bytes.get(line, 0)
-        return reported + sum(placed.bytes for placed in self.fresh.values() if placed.line == line)
+        return max(0, reported - self.aside.bytes.get(line, 0)) + self.since.bytes.get(line, 0)
 
     def singular_blocks(self) -> int:
         return sum(placed.singular for placed in self.placed.values())
@@ -165,6 +210,10 @@ class Worker:
             free_blocks=self.free_blocks(),
             pool_blocks=0 if announce is None else announce.pool_blocks,
         )
+
+
+def _nothing() -> None:
+    """There was nothing to put aside."""
 
 
 def _moved(old: LoadReport, new: LoadReport) -> bool:
