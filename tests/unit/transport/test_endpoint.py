@@ -132,20 +132,24 @@ async def test_both_sides_may_dial() -> None:
     async with wired(p, md):
         await p.listen()
         await md.listen()
-        p.dial(md)
-        md.dial(p)
+        p.dial(md, bulk=1)
+        md.dial(p, bulk=1)
         await p.core.until(lambda: bool(p.core.sessions))
-        got = 0
-        for _ in range(200):  # however the two connections race, they settle on one session
-            p.send("md", m.Drain(True))
-            md.send("p", m.Drain(False))
+        for number in range(500):  # however the connections race, they settle on one session
+            p.send("md", m.Resume(RID, number))
+            md.offer("p", chunk_of(memoryview(b"chunk")))
             await asyncio.sleep(0.01)
-            if len(p.core.messages) - got >= 20:
+            if [message for _, message, _ in md.core.messages[-20:]] == [
+                m.Resume(RID, at) for at in range(number - 19, number + 1)
+            ] and len(p.core.chunks) > 20:
                 break
-        assert p.core.messages
-        assert md.core.messages
+        assert len(p.core.chunks) > 20
+        assert len(md.core.messages) >= 20
         assert p.endpoint.sessions() == ["md"]
         assert md.endpoint.sessions() == ["p"]
+        again = len(p.core.resumed), len(md.core.resumed)
+        await asyncio.sleep(0.3)
+        assert (len(p.core.resumed), len(md.core.resumed)) == again  # nobody fences anybody any more
 
 
 async def test_the_core_is_woken_when_it_asked_for_it() -> None:
