@@ -11,7 +11,8 @@ from rich.text import Text
 from scripts.demo.client import Run
 
 COLOURS = {"prefill": "yellow", "relay": "cyan", "main_decode": "green", "": "default"}
-_WIDTH = 72
+_WIDTH = 56
+_WIDE = 132
 _BARS = (
     ("prefill", "prefill_sent", "first_id", "yellow"),
     ("KV on LAN", "relay_attached", "relay_complete", "magenta"),
@@ -27,6 +28,8 @@ class Screen:
 
     def __init__(self, *, color: bool) -> None:
         self.console = Console(no_color=not color, highlight=False, soft_wrap=False)
+        if not self.console.is_terminal:
+            self.console = Console(no_color=not color, highlight=False, width=_WIDE)
 
     def say(self, text: str) -> None:
         """One line of progress."""
@@ -67,7 +70,7 @@ class Screen:
         for label, start, end, colour in spans:
             first = round(_WIDTH * start / last)
             width = max(1, round(_WIDTH * (end - start) / last))
-            bar = Text(f"  {label:<13}")
+            bar = Text(f"  {label:<13}", no_wrap=True, overflow="crop")
             bar.append(" " * first)
             bar.append("█" * min(width, _WIDTH - first + 1), style=colour)
             bar.append(f" {start:.2f}-{end:.2f} s", style="dim")
