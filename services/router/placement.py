@@ -124,6 +124,7 @@ class Placement:
                 line_wait=0.0 if wish.patient else t_line,
                 relay_output=0.0 if relay is None else wish.output * relay[0].step_seconds(),
                 singular_allowed=wish.singular_allowed
+                and wish.output <= self._policy.singular_max_output
                 and relay is not None
                 and self._singular(relay[0], wish),
             ),

@@ -116,6 +116,8 @@ class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Whether singular requests (very long uncached input, very short output) may finish at a relay."""
     singular_min_uncached: int = 1024
     """Uncached input tokens a singular request has at least."""
+    singular_max_output: int = 64
+    """Predicted output tokens of a singular request at most."""
     singular_pool_fraction: float = 0.05
     """Part of a relay's blocks that singular requests may hold, or one request."""
     admit_timeout: float = 5.0

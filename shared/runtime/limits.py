@@ -144,6 +144,7 @@ _MAY_BE_ZERO: Mapping[type[msgspec.Struct], frozenset[str]] = {
             "catch_up_backlog",
             "catch_up_rounds",
             "singular_min_uncached",
+            "singular_max_output",
             "tokens_ahead",
             "gap_grace",
             "session_memory",
