@@ -18,9 +18,11 @@ from services.router.mesh import Mesh
 from services.router.orders import Orders
 from services.router.phases import Event
 from services.router.prediction import OutputPrediction, SingularMemory
+from services.router.recent import RecentSessions, Session
 from services.router.requests import Broken, Done
 from services.router.wish import NoRoad, Obstacle
 from shared.errors import InvalidRequest, MeshError, Overloaded, RequestFailed, Unavailable
+from shared.kv.hashing import pack_ids
 from shared.wire.messages import TransferClass
 
 
@@ -34,6 +36,7 @@ class Endings:
         admission: Admission,
         prediction: OutputPrediction,
         singular: SingularMemory,
+        recent: RecentSessions,
         ended: Callable[[float, Request], None],
     ) -> None:
         self._mesh = mesh
@@ -41,6 +44,7 @@ class Endings:
         self._admission = admission
         self._prediction = prediction
         self._singular = singular
+        self._recent = recent
         self._ended = ended
 
     # --- good ends ------------------------------------------------------------------------------------------
@@ -56,6 +60,7 @@ class Endings:
             self._singular.ended_at_relay(r.hashes(r.log.prompt_len))
         else:
             self._singular.ended_at_main(r.hashes(r.log.prompt_len))
+            self._remember(r, end)
         cached = min((r.md_hit or 0) * r.pool.block_tokens, r.log.prompt_len)
         self._mesh.emit(r.rid, Done(end.reason, end.at, cached, r.trace.show()))
         self._mesh.count("requests_finished_total")
@@ -65,6 +70,15 @@ class Endings:
             self._close(now, r)
         else:
             self._align(now, r)
+
+    def _remember(self, r: Request, end: End) -> None:
+        """Main decode has, or is being sent, this session: should it restart, the session can be brought
+        back.
+        """
+        if r.main is not None:
+            ids = pack_ids(r.log.ids[: end.at])
+            hashes = tuple(r.hashes(end.at))
+            self._recent.remember(Session(r.pool, r.spec.salt, ids, hashes, r.main.node))
 
     def _align(self, now: float, r: Request) -> None:
         """I2: main decode has the prompt, or is still sent it, or that was dropped and counted."""

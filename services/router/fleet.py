@@ -84,11 +84,12 @@ class Fleet:
     def all(self) -> list[Worker]:
         return list(self._workers.values())
 
-    def pools(self) -> list[PoolKey]:
-        """Pools that some worker has announced, those with most main decodes first."""
+    def pools(self, model: str = "") -> list[PoolKey]:
+        """Pools that some worker has announced (for a served name), those with most main decodes first."""
         counts: dict[PoolKey, int] = {}
         for worker in self._workers.values():
-            if worker.pool is not None:
+            named = worker.announce is not None and model in ("", worker.announce.model)
+            if named and worker.pool is not None:
                 counts[worker.pool] = counts.get(worker.pool, 0) + (worker.role is Role.MAIN)
         return sorted(counts, key=lambda pool: -counts[pool])
 

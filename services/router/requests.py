@@ -43,6 +43,8 @@ class GenerationRequest:
     """Whether main decode may extend over the missing tokens by itself (pipeline MD) while a prefill worker
     exists.
     """
+    model: str = ""
+    """Served name of the model; "" where any will do."""
     trace: str = ""
     """Opaque trace context that travels in the messages."""
 

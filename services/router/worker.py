@@ -77,14 +77,13 @@ class Worker:
     announce: Announce | None = None
     report: LoadReport | None = None
     suspect: bool = False
+    seen: bool = False  # its cache was once reported whole
     progress_at: float = 0.0  # last sign that its engine makes steps
     full_until: float = 0.0  # it refused for want of room, with this Retry-After
     placed: dict[Hashable, Placed] = field(default_factory=dict)  # all that has not ended
     fresh: dict[Hashable, Placed] = field(default_factory=dict)  # those that the last report cannot know of
     since: Since = field(default_factory=Since)  # their sums
-    aside: Since = field(
-        default_factory=Since
-    )  # of a request that looks again: see `put_aside`
+    aside: Since = field(default_factory=Since)  # of a request that looks again: see `put_aside`
     drawing: set[Hashable] = field(default_factory=set)  # legs of this router that it is to draw for now
 
     @property

@@ -227,6 +227,9 @@ class FakeWorker:
             return
         root = chain_root(FINGERPRINT, LAYOUT, admit.salt)
         hashes = chain_hashes(root, ids, BLOCK)
+        if admit.purpose is m.Purpose.WARM:
+            self._warm(admit, hashes)
+            return
         have = 0
         while have < len(hashes) and hashes[have] in self.cache:
             have += 1
@@ -242,6 +245,20 @@ class FakeWorker:
         if whole:
             self.net.to_router(self, m.Have(b"", admit.rid, len(hashes), complete=True))
         self._maybe_fail(part.rid, part.term, lambda: part.ticket, lambda: not part.over)
+
+    def _warm(self, admit: m.Admit, hashes: list[bytes]) -> None:
+        have = next((at for at, hash_ in enumerate(hashes) if hash_ not in self.cache), len(hashes))
+        self._ticket += 1
+        ticket = (
+            b"" if have == len(hashes) else zlib.crc32(self.name.encode()).to_bytes(4, "big") + self._number()
+        )
+        admitted = m.Admitted(admit.rid, 1, ticket, have, 0, len(hashes), hashes[-1], self.incarnation)
+        self.tickets[ticket] = (admit.rid, admitted)
+        self.net.to_router(self, admitted)
+        if ticket:
+            self.aligned[ticket] = admit.rid
+        else:
+            self.net.to_router(self, m.Have(b"", admit.rid, len(hashes), complete=True))
 
     def _number(self) -> bytes:
         return self.incarnation.to_bytes(4, "big") + self._ticket.to_bytes(8, "big")
@@ -291,7 +308,7 @@ class FakeWorker:
         if part.own_term and feed.start + len(ids) > len(part.ids):
             if part.own_term > part.term:
                 self.faults.append(f"{self.name}: the owner of {part.rid} was fed ids that it has not sent")
-            self._give_up(part)  # First overtook a Feed: it began where the log had gone on already
+            self._give_up(part)  # First overtook a Feed: it began where the log had gone on
             return
         part.ids.extend(ids[len(overlap) :])
         if feed.do is Do.OWN:
@@ -434,8 +451,10 @@ class FakeWorker:
 
         def land() -> None:
             target = self.net.peer(attach.target)
-            whole = self.alive and self.incarnation == mine and target.incarnation == attach.incarnation
-            if whole and self.attached.pop(attach.ticket, None) and self.net.linked(self.name, target.name):
+            same = self.alive and self.incarnation == mine and target.incarnation == attach.incarnation
+            if not same or not self.net.linked(self.name, target.name):
+                return
+            if self.attached.pop(attach.ticket, None) is not None:
                 target.landed(attach.ticket, known)
 
         self.net.at(self.net.now + seconds, land)
@@ -446,8 +465,10 @@ class FakeWorker:
         """The last block of a ticket is here."""
         if not self.alive:
             return
-        if self.aligned.pop(ticket, None) is not None:
+        rid = self.aligned.pop(ticket, None)
+        if rid is not None:
             self.publish(hashes)
+            self.net.to_router(self, m.Have(ticket, rid, len(hashes), complete=True))
             return
         for part in self.parts.values():
             if part.ticket == ticket and ticket and not part.whole:

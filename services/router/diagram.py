@@ -1,0 +1,28 @@
+"""The tables of phases and legs as Mermaid state diagrams, for the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from services.router.legs import DECODER_TABLE, PREFILL_TABLE, LegState
+from services.router.phases import TABLE, Phase
+
+
+def mermaid(table: Mapping[tuple[StrEnum, StrEnum], StrEnum], first: StrEnum) -> str:
+    """A state diagram of a (state, event) table; events that lead the same way share an arrow."""
+    arrows: dict[tuple[StrEnum, StrEnum], list[StrEnum]] = {}
+    for (state, event), after in table.items():
+        arrows.setdefault((state, after), []).append(event)
+    lines = ["stateDiagram-v2", f"    [*] --> {first}"]
+    lines += [f"    {state} --> {after}: {', '.join(events)}" for (state, after), events in arrows.items()]
+    return "\n".join(lines) + "\n"
+
+
+def diagrams() -> dict[str, str]:
+    """All tables by title."""
+    return {
+        "Who draws a request's ids": mermaid(TABLE, Phase.PLACING),
+        "A decoder's part": mermaid(DECODER_TABLE, LegState.ASKED),
+        "A prefill's part": mermaid(PREFILL_TABLE, LegState.ASKED),
+    }

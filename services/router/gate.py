@@ -1,0 +1,122 @@
+"""How a request comes in: checked, given a pool and a name, placed or sent to the waiting room, or refused
+at once.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.router.admission import Admission
+from services.router.lifecycle import Request
+from services.router.mesh import Mesh
+from services.router.prediction import OutputPrediction, SingularMemory
+from services.router.requests import GenerationRequest
+from services.router.sources import Sources
+from services.router.watch import Watch
+from services.router.wish import Plan
+from services.router.worker import PoolKey
+from shared.errors import InvalidRequest, Unavailable
+from shared.kv.hashing import chain_root
+from shared.wire.messages import Rid, Sampling
+
+ROOM_BURST = 64
+"""Waiting requests that are tried again at one event."""
+
+
+class Gate:
+    """Makes requests. `incarnation` is the router's: request ids are (incarnation, counter)."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        requests: dict[Rid, Request],
+        admission: Admission,
+        prediction: OutputPrediction,
+        singular: SingularMemory,
+        sources: Sources,
+        watch: Watch,
+        incarnation: int,
+    ) -> None:
+        self._mesh = mesh
+        self._requests = requests
+        self._admission = admission
+        self._prediction = prediction
+        self._singular = singular
+        self._sources = sources
+        self._watch = watch
+        self._incarnation = incarnation
+        self._counter = 0
+
+    def submit(self, now: float, spec: GenerationRequest) -> Rid:
+        """Take a request. Raises InvalidRequest, Overloaded or Unavailable where it cannot be served now."""
+        self._admission.check(now, len(self._requests))
+        r = self._new_request(now, spec, self._pools(spec))
+        self._watch.look(now, r)
+        if r.refusal is not None:
+            self._mesh.count("requests_refused_total")
+            raise r.refusal
+        r.accepted = True
+        self._mesh.count("requests_total")
+        return r.rid
+
+    def new_rid(self) -> Rid:
+        """A name that was never used."""
+        self._counter += 1
+        return Rid(self._incarnation, self._counter)
+
+    def serve_waiting(self, now: float) -> None:
+        """Place requests that wait for room, in their turn, until one finds none."""
+        room = self._admission.room
+        for _ in range(ROOM_BURST):
+            rid = room.peek()
+            if rid is None:
+                return
+            r = self._requests[rid]
+            r.waiting, r.retry_at = False, None
+            self._watch.look(now, r)
+            if r.waiting:
+                return
+            room.remove(rid, served=True)
+
+    def _pools(self, spec: GenerationRequest) -> list[PoolKey]:
+        if not spec.ids:
+            raise InvalidRequest("the prompt has no tokens", "prompt")
+        if spec.sampling.max_pos <= len(spec.ids):
+            raise InvalidRequest("max_tokens has to be at least 1", "max_tokens")
+        pools = self._mesh.fleet.pools(spec.model)
+        if not pools:
+            which = f" that serves {spec.model!r}" if spec.model else ""
+            raise Unavailable(f"no worker{which} has joined this router yet", 2.0)
+        return pools
+
+    def _new_request(self, now: float, spec: GenerationRequest, pools: list[PoolKey]) -> Request:
+        policy = self._mesh.policy
+        sampling = self._fit(spec)
+        deadline = now + (spec.deadline or policy.default_deadline)
+        rid = self.new_rid()
+        for pool in pools:
+            root = chain_root(pool.fingerprint, pool.layout, spec.salt)
+            r = Request(rid, spec, sampling, pool, root, now, deadline, policy.tokens_ahead)
+            r.predicted = self._prediction.predict(spec.tenant, spec.session, r.log.max_pos - len(spec.ids))
+            r.singular_allowed = spec.singular_allowed and self._singular.allows(r.hashes(len(spec.ids)))
+            r.trace.kv_bytes_full = r.prompt_blocks * self._mesh.fleet.block_bytes(pool)
+            if pool is pools[-1] or self._has_road(now, r):
+                break
+        self._requests[rid] = r
+        return r
+
+    def _has_road(self, now: float, r: Request) -> bool:
+        """Whether a pool can take the request now; asked only where there are several."""
+        wish = self._sources.wish(now, r, len(r.log))
+        return isinstance(self._mesh.placement.plan(now, r.pool, wish), Plan)
+
+    def _fit(self, spec: GenerationRequest) -> Sampling:
+        """The sampling settings, shortened to what the largest context leaves room for."""
+        context = self._mesh.fleet.max_context()
+        if not context or spec.sampling.max_pos <= context:
+            return spec.sampling
+        if len(spec.ids) >= context:
+            raise InvalidRequest(
+                f"the prompt has {len(spec.ids)} tokens; prompt and answer together may have {context}"
+            )
+        return msgspec.structs.replace(spec.sampling, max_pos=context)
