@@ -24,6 +24,10 @@ from shared.wire.messages import Do, Role
 Rule = Callable[[float, Request], bool]
 
 MOST_STEPS = 64
+HOLD_RUN = 32
+"""Ids that gather for a decoder which still lacks blocks: it cannot use them yet, and a cut brings
+the rest.
+"""
 RETRY = 0.25
 """Seconds until a request without a road looks again; a worker that joins or recovers makes it look at
 once.
@@ -84,7 +88,8 @@ class Steering:
             end = len(r.log)
             if leg.armed:
                 end = min(end, leg.base if r.prefill is None else max(leg.base, r.prefill.base))
-            if leg.fed < end:
+            waits = leg.state is LegState.FILLING and end - leg.fed < HOLD_RUN
+            if leg.fed < end and not waits:
                 self._orders.feed(r, leg, Do.HOLD, leg.term, end)
         if r.singular and r.made > r.predicted:
             r.singular = False
