@@ -55,9 +55,11 @@ class LineEstimate:
 
     The estimate is the best sample of the last `window` seconds with samples: an idle or half-used line
     says nothing about its rate. A lower sample alone is not believed (the sender may have been slow); with
-    a risen round trip or loss it is, and older samples are dropped. One round trip of eight is sent at 1.25
-    times the estimate, to find a line that has become faster. Until samples stop growing (start-up) nothing
-    is held back.
+    a risen round trip or loss it is, and older samples are dropped. Nor does a low sample count while this
+    side's own pace held the bytes back: a line that is never tried says nothing, or each estimate would only
+    confirm the one before it and fall with every pause. One round trip of eight is sent at 1.25 times the
+    estimate, to find a line that has become faster. Until samples stop growing (start-up) nothing is held
+    back.
     """
 
     PROBE_GAIN = 1.25
@@ -84,23 +86,33 @@ class LineEstimate:
         """Whether enough samples agree to pace by the estimate."""
         return self._steady >= self._STEADY
 
-    def sample(self, now: float, rate: float, *, rtt: float, least_rtt: float, lost: bool) -> None:
-        """`rate` was delivered over an interval in which a backlog existed all the time."""
+    def sample(
+        self, now: float, rate: float, *, rtt: float, least_rtt: float, lost: bool, limited: bool = True
+    ) -> None:
+        """`rate` was delivered over an interval in which a backlog existed all the time. `limited`: it was
+        the line that bytes waited for, not this side's pace."""
+        if not limited and rate <= self._rate:
+            if self.started:
+                self._keep(now, self._rate)
+            return
         queueing = least_rtt > 0 and rtt > 1.25 * least_rtt + 0.002
         fallen = self.started and rate < self._FALL * self._rate and (queueing or lost)
         self._low = self._low + 1 if fallen else 0
         if self._low >= 2:
             self._samples.clear()
             self._low = 0
-        self._samples.append((now, rate))
-        while self._samples[0][0] < now - self._window:
-            self._samples.popleft()
+        self._keep(now, rate)
         best = max(sample for _, sample in self._samples)
         self._rate = best if self.started else max(best, self._guess)
         if rate > self._full * self._GROWTH:
             self._full, self._steady = rate, 0
-        elif not self.started:
+        elif not self.started and limited:
             self._steady += 1
+
+    def _keep(self, now: float, rate: float) -> None:
+        self._samples.append((now, rate))
+        while self._samples[0][0] < now - self._window:
+            self._samples.popleft()
 
     def pace(self, now: float, rtt: float) -> float:
         """The rate to send at now."""

@@ -93,6 +93,7 @@ class Line:
         self._acked = 0
         self._retransmits = 0
         self._busy_since: float | None = None
+        self._limited = False  # at the last sample, bytes waited for the line itself
         self._after_turn = after_turn  # when chunks were sent outside of the owner's own call
 
     # --- senders ---
@@ -166,12 +167,14 @@ class Line:
         retransmits = sum(info.retransmits for info in infos)
         self._note_backlog(now)
         delivered, lost = acked - self._acked, retransmits > self._retransmits
+        waits = any(info.unsent for info in infos) or any(sender.blocked() for sender in self._senders)
+        limited, self._limited = waits and self._limited, waits
         counted = self._sampled > 0 and span < max(_MOST_SILENT, 4 * self._rtt) and delivered > 0
         self._sampled, self._acked, self._retransmits = now, acked, retransmits
         if counted and self._busy_since is not None and self._busy_since <= now - span and infos:
             rtt = sum(info.rtt for info in infos) / len(infos)
             least = min(info.least_rtt for info in infos)
-            self._estimate.sample(now, delivered / span, rtt=rtt, least_rtt=least, lost=lost)
+            self._estimate.sample(now, delivered / span, rtt=rtt, least_rtt=least, lost=lost, limited=limited)
 
     # --- inside ---
 

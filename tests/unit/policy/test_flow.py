@@ -94,6 +94,30 @@ def test_pacing_at_the_estimate_does_not_ratchet_down() -> None:
     assert estimate.rate >= 0.97 * 25 * MB
 
 
+def test_a_pace_that_pauses_does_not_pull_the_estimate_down() -> None:
+    """A sender whose turns come late, so that round trips look risen, for longer than the window."""
+    estimate, now = _steady(25 * MB), 2.0
+    for step in range(300):
+        rate = (0.3, 0.9, 0.1)[step % 3] * estimate.pace(now, 0.01)
+        estimate.sample(now, rate, rtt=0.05, least_rtt=0.00001, lost=step % 7 == 0, limited=False)
+        now += 0.1
+    assert estimate.rate >= 25 * MB
+
+
+def test_more_than_the_estimate_counts_whatever_limited_it() -> None:
+    estimate = _steady(25 * MB)
+    estimate.sample(2.0, 30 * MB, rtt=0.04, least_rtt=0.04, lost=False, limited=False)
+    assert estimate.rate == 30 * MB
+
+
+def test_a_line_that_was_never_full_is_not_paced_by_what_it_happened_to_carry() -> None:
+    estimate = LineEstimate(10.0, 25 * MB)
+    for step in range(20):
+        estimate.sample(0.1 * step, MB, rtt=0.04, least_rtt=0.04, lost=False, limited=False)
+    assert estimate.rate == 25 * MB
+    assert not estimate.started
+
+
 def test_nothing_is_held_back_while_samples_still_grow() -> None:
     estimate = LineEstimate(10.0)
     estimate.sample(0.1, MB, rtt=0.04, least_rtt=0.04, lost=False)

@@ -142,6 +142,21 @@ async def test_samples_count_only_while_a_backlog_exists() -> None:
     assert line.view(clock.now).rate == busy
 
 
+async def test_its_own_pace_is_no_reason_to_slow_down() -> None:
+    """Bytes that waited for the bucket, while the socket took all it was given, say nothing of the line."""
+    log: list[str] = []
+    clock = Clock()
+    line = make(LineSpec("wan", ("a", "b"), rate=5e6, rtt=0.001), clock)
+    one = Destination("one", 10**9, log)
+    line.join(one)
+    for step in range(300):
+        line.wake(one)
+        line.turn(clock.now)
+        clock.now += 0.03
+        one.acked += 500 * (step % 9)  # far below the rate
+    assert line.view(clock.now).rate == 5e6
+
+
 async def test_a_sender_that_left_is_not_asked_again() -> None:
     log: list[str] = []
     line = make(None)
