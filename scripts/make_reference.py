@@ -1,4 +1,4 @@
-"""Writes what is generated from the source: the mesh file's JSON Schema, and the lists in docs/operations.md.
+"""Writes what is generated from the source: the mesh file's JSON Schema, and the lists in docs/.
 
 `python -m scripts.make_reference` after a key, a default or a metric has changed; tests say when that is due.
 """
@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from scripts.metric_names import metric_names
+from scripts.module_lines import module_lines
 from services.router.front.measures import Measures
 from services.router.front.splice import SpliceMemory
 from services.router.front.vocabulary import Vocabulary
@@ -24,24 +25,25 @@ from shared.runtime.settings import MeshConfig
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = ROOT / "deploy" / "mesh.schema.json"
 OPERATIONS = ROOT / "docs" / "operations.md"
+STRUCTURE = ROOT / "docs" / "structure.md"
 BEGIN, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 
 
 def main() -> int:
-    """Write both files."""
+    """Write all files."""
     SCHEMA.write_text(schema_text(), encoding="utf-8")
-    OPERATIONS.write_text(filled(OPERATIONS.read_text(encoding="utf-8")), encoding="utf-8")
+    for file, makers in DOCUMENTS.items():
+        file.write_text(filled(file.read_text(encoding="utf-8"), makers), encoding="utf-8")
     return 0
 
 
-def filled(text: str) -> str:
-    """The document with each of its marked sections made anew."""
-    makers: Mapping[str, Callable[[], Iterator[str]]] = {"keys": key_lines, "metrics": metric_lines}
+def filled(text: str, makers: Mapping[str, Callable[[], Iterator[str]]]) -> str:
+    """A document with each of its marked sections made anew."""
     for name, lines in makers.items():
         head, begin, rest = text.partition(BEGIN.format(name))
         _, end, tail = rest.partition(END.format(name))
         if not begin or not end:
-            raise SystemExit(f"{OPERATIONS}: the marks of the section {name!r} are not there")
+            raise SystemExit(f"the marks of the section {name!r} are not there: {BEGIN.format(name)}")
         text = f"{head}{begin}\n" + "\n".join(lines()) + f"\n{end}{tail}"
     return text
 
@@ -127,6 +129,12 @@ def _front_lines() -> Iterator[str]:
         name = metric.name + ("_total" if metric.type == "counter" else "")
         kind = " (histogram)" if metric.type == "histogram" else ""
         yield f"| `{name}` | {_cell(metric.documentation)}{kind} |"
+
+
+DOCUMENTS: Mapping[Path, Mapping[str, Callable[[], Iterator[str]]]] = {
+    OPERATIONS: {"keys": key_lines, "metrics": metric_lines},
+    STRUCTURE: {"modules": module_lines},
+}
 
 
 if __name__ == "__main__":
