@@ -91,6 +91,7 @@ class Leg:
     )
     bare: bool = False  # it answered Missing: it is asked for blocks no more
     armed: bool = False  # a relay that will start by prefill's First
+    ends_at: float = 0.0  # when a prefill was to have drawn, as estimated when it was asked
 
     @property
     def live(self) -> bool:

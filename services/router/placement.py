@@ -79,6 +79,10 @@ class Placement:
         found = survey.senders(target)
         return min(found, key=lambda one: (survey.prefill_end(one), one.load(), one.node), default=None)
 
+    def prefill_end(self, now: float, pool: PoolKey, wish: Wish, prefill: Worker) -> float:
+        """Seconds until a prefill there has drawn its id."""
+        return self._survey(now, pool, wish).prefill_end(prefill)
+
     def relay(self, now: float, pool: PoolKey, wish: Wish, prefill: Worker) -> Worker | None:
         """The relay that can begin first beside a prefill worker; None where none has room."""
         found = self._survey(now, pool, wish).relay(prefill)
@@ -234,6 +238,8 @@ class Placement:
 
     def _singular(self, relay: Worker, wish: Wish) -> bool:
         """Whether a relay has room for one more singular request."""
+        if relay.node == wish.relay:
+            return True
         held = relay.singular_blocks()
         pool = 0 if relay.announce is None else relay.announce.pool_blocks
         return not held or held + len(wish.hashes) <= self._policy.singular_pool_fraction * pool

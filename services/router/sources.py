@@ -189,7 +189,9 @@ class Sources:
             old = r.prefill
             self._orders.release(r, old)
             r.detach(old)
+        end = self._mesh.placement.prefill_end(now, r.pool, self.wish(now, r, len(r.log)), worker)
         leg = self._orders.prefill(now, r, worker.node)
+        leg.ends_at = now + end
         r.prefill = leg
         r.trace.nodes[str(Role.PREFILL)] = worker.node
         if r.owner is None:
@@ -203,6 +205,8 @@ class Sources:
     def wish(self, now: float, r: Request, base: int) -> Wish:
         """The request as numbers, where a decoder is given its first `base` ids and fed the rest."""
         left = max(1, r.log.max_pos - len(r.log))
+        prefill, relay = r.prefill, r.relay
+        prefilling = prefill is not None and prefill.state is LegState.ASKED
         return Wish(
             tokens=len(r.log),
             hashes=r.hashes(base),
@@ -210,10 +214,17 @@ class Sources:
             growth=min(left, self._mesh.worker.growth_tokens),
             deadline=max(0.0, r.deadline - now),
             local_allowed=r.spec.local_allowed,
-            relay_allowed=r.spec.relay_allowed and not r.relay_off and r.relays < MOST_RELAYS,
-            singular_allowed=r.spec.singular_allowed and not r.made and r.singular_allowed,
+            relay_allowed=r.spec.relay_allowed
+            and not r.relay_off
+            and (relay is not None or r.relays < MOST_RELAYS),
+            singular_allowed=r.spec.singular_allowed
+            and r.singular_allowed
+            and (r.singular or not r.made),
             patient=bool(r.made),
             avoid=r.shunned(now),
+            prefill="" if prefill is None else prefill.node,
+            prefill_end=max(0.0, prefill.ends_at - now) if prefill is not None and prefilling else 0.0,
+            relay="" if relay is None else relay.node,
         )
 
     def _alive(self, leg: Leg | None) -> bool:

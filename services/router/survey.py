@@ -74,6 +74,8 @@ class Survey:
         known = self._ends.get(prefill.node)
         if known is not None:
             return known
+        if prefill.node == self.wish.prefill:
+            return self.wish.prefill_end  # the worker's numbers have this request among those before it
         block = self.pool.block_tokens
         cached = min(sum(self.match(prefill.node)), (self.wish.tokens - 1) // block)
         queued = max(prefill.queued_tokens(), self.ramp(prefill, tokens=True))
@@ -119,7 +121,8 @@ class Survey:
                 continue
             missing = len(self.wish.hashes) - self.match(relay.node).have
             load = relay.owner_load()
-            if load.free_blocks < missing + self.growth_blocks() or load.running >= load.max_running:
+            full = load.free_blocks < missing + self.growth_blocks() or load.running >= load.max_running
+            if full and relay.node != self.wish.relay:
                 continue
             line = self._fleet.line(prefill, relay)
             rate = self._fleet.lines.rate(line)

@@ -36,6 +36,9 @@ class Wish:
     singular_allowed: bool = False
     patient: bool = False  # ids were shown already: waiting for the line is better than an error
     avoid: Mapping[str, Obstacle] = field(default_factory=dict)  # nodes that refused or failed this request
+    prefill: str = ""  # where it is being prefilled already
+    prefill_end: float = 0.0  # seconds until that has drawn, by the estimate made when it was asked
+    relay: str = ""  # a relay that it has its place at already
 
 
 @dataclass(frozen=True, slots=True)
