@@ -1,6 +1,7 @@
 """Admission at a decoder, in one step: pin the match, count what is needed, promise it or refuse.
 
-A promise is a number; blocks are taken when a chunk or a step needs one. Knows nothing of how a request goes on.
+A promise is a number; blocks are taken when a chunk or a step needs one. Knows nothing of how a request
+goes on.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Admission:
             )
         most = site.policy.max_running + site.policy.max_queued
         if parts >= most:
-            return Refusal(RefuseReason.QUEUE_FULL, RETRY_SOON, f"{parts} requests are here; at most {most} may")
+            return Refusal(
+                RefuseReason.QUEUE_FULL, RETRY_SOON, f"{parts} requests are here; at most {most} may"
+            )
         return None
 
     def need(self, ask: Asked, have: int, *, yields: bool, warm: bool) -> Need:
@@ -59,7 +62,8 @@ class Admission:
         return Need(have, expected, upto - have - expected, 0 if warm else self._growth(ask))
 
     def _growth(self, ask: Asked) -> int:
-        """Blocks after the full ones: tail, output, and the copy of the last block where nothing is left to extend.
+        """Blocks after the full ones: tail, output, and the copy of the last block where nothing is left to
+        extend.
 
         The id drawn last has no KV.
         """
@@ -70,7 +74,7 @@ class Admission:
         return blocks + (length % site.block_tokens == 0)
 
     def after(self, need: Need) -> Refusal | None:
-        """Whether the need can be promised, with the match pinned. Alignments make room; nothing else does."""
+        """Whether the need can be promised, with the match pinned. Only alignments make room."""
         site, pool = self._site, self._site.pool
         whole = need.have + need.expected + need.missing + need.growth
         if whole > pool.total:
@@ -80,7 +84,9 @@ class Admission:
             self._kv_in.alignments.make_room(wanted - pool.available)
         if pool.available < wanted:
             return Refusal(
-                RefuseReason.NO_BLOCKS, RETRY_SOON, f"{wanted} blocks wanted, {max(pool.available, 0)} to be had"
+                RefuseReason.NO_BLOCKS,
+                RETRY_SOON,
+                f"{wanted} blocks wanted, {max(pool.available, 0)} to be had",
             )
         unlanded, most = self._kv_in.unlanded, int(site.policy.unlanded_fraction * pool.total)
         if need.missing and unlanded and unlanded + need.missing > most:

@@ -27,7 +27,9 @@ class Admitting:
         self._number = 0
 
     def on_admit(self, now: float, node: str, message: Admit, payload: bytes) -> None:
-        """Admitted with a new ticket, or Refused. The same rid again keeps the pins of what has landed and the fed ids."""
+        """Admitted with a new ticket, or Refused. The same rid again keeps the pins of what has landed and
+        the fed ids.
+        """
         earlier = self._decoding.get(message.rid)
         warm = message.purpose is Purpose.WARM
         try:
@@ -91,9 +93,7 @@ class Admitting:
         self._site.pool.promise(part.growth, need.growth)
         self._decoding.join(part)
         if need.missing or need.expected:
-            part.ticket = self._kv_in.open(
-                ask.rid, ask.router, ask.hashes, blocks, yields=yields
-            ).ticket
+            part.ticket = self._kv_in.open(ask.rid, ask.router, ask.hashes, blocks, yields=yields).ticket
             self._answer(ask, need, part.ticket)
             return
         self._answer(ask, need, b"")
@@ -102,7 +102,9 @@ class Admitting:
         self._decoding.tell(now, part, Told.LANDED)
 
     def _carry_over(self, earlier: Part, part: Part) -> None:
-        """A standby that comes again keeps what the router has told it; an owner's own ids may not be in the log."""
+        """A standby that comes again keeps what the router has told it; an owner's own ids may not be in
+        the log.
+        """
         length = len(part.ask.ids)
         if earlier.known.ids[:length] == part.ask.ids:
             part.known.merge(length, earlier.known.ids[length:])

@@ -1,7 +1,7 @@
 """Alignments: transfers that outlive their request, so that main decode's cache keeps level with P's (I2).
 
-They are bounded in time and in blocks, and go first when blocks are needed. Every one ends as done or as dropped, and
-is counted as such. Whether it is sent or received here, its owner room ends it.
+They are bounded in time and in blocks, and go first when blocks are needed. Every one ends as done or as
+dropped, and is counted as such. Whether it is sent or received here, its owner room ends it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class Alignments:
         size: Callable[[bytes], int],
         drop: Callable[[bytes], None],
     ) -> None:
-        """`size`: blocks that an alignment's end would free; `drop` ends its transfer. `timer` names its deadlines."""
+        """`size`: blocks that an alignment's end would free; `drop` ends its transfer. `timer` names its
+        deadlines.
+        """
         self._site = site
         self._timer = timer
         self._size = size
@@ -41,7 +43,9 @@ class Alignments:
         return sum(self._size(ticket) for ticket in self._open)
 
     def add(self, now: float, ticket: bytes) -> None:
-        """A transfer's request has ended; it goes on as an alignment, or is dropped where that would be too much."""
+        """A transfer's request has ended; it goes on as an alignment, or is dropped where that would be too
+        much.
+        """
         if ticket in self._open:
             return
         self._open[ticket] = None

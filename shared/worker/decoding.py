@@ -1,7 +1,7 @@
 """Requests at a decoder, relay or main: what a Feed, a First, a landed ticket or a drawn id means for each.
 
-The router tells the log; an owner adds only what it has sent itself (I1). The table is in `part`; blocks come by
-`kv_in`, admission by `admitting`, and the engine computes.
+The router tells the log; an owner adds only what it has sent itself (I1). The table is in `part`; blocks
+come by `kv_in`, admission by `admitting`, and the engine computes.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Decoding:
         self.tell(now, part, FED[feed.do])
 
     def _feed_owner(self, now: float, part: Part, feed: Feed, ids: list[int]) -> None:
-        """An owner knows the log already: a run may only confirm it, or make it the owner under a new term."""
+        """An owner knows the log: a run may only confirm it, or make it the owner under a new term."""
         end = feed.start + len(ids)
         if end > len(part.known):
             raise Divergence(f"the log has {end} ids, its owner here sent {len(part.known)}")
@@ -146,7 +146,9 @@ class Decoding:
             if part.finished is not None:
                 self._send_finished(part)
         elif feed.term > part.own_term:
-            raise Divergence(f"term {feed.term} feeds an owner of term {part.own_term} and does not make it owner")
+            raise Divergence(
+                f"term {feed.term} feeds an owner of term {part.own_term} and does not make it owner"
+            )
 
     def on_first(self, now: float, first: First) -> None:
         """P's first id: a relay's run begins with it, once every block is here."""
@@ -214,7 +216,9 @@ class Decoding:
             self._extend(now, part)
 
     def _wait_to_own(self, now: float, part: Part) -> None:
-        """Own when the ticket is complete; at once where little is missing, or where nothing comes (pipeline `MD`)."""
+        """Own when the ticket is complete; at once where little is missing, or where nothing comes
+        (pipeline `MD`).
+        """
         arrival = self._kv_in.get(part.ticket)
         if arrival is None:
             return
@@ -238,7 +242,9 @@ class Decoding:
             self._go_alone(now, part)
 
     def _go_alone(self, now: float, part: Part) -> None:
-        """Extend over what the transfer has not brought. Blocks on their way under other tickets are not waited for."""
+        """Extend over what the transfer has not brought. Blocks on their way under other tickets are not
+        waited for.
+        """
         pool = self._site.pool
         part.blocks = self._kv_in.close(part.ticket)
         part.ticket = b""
@@ -339,7 +345,7 @@ class Decoding:
         part.finished = (event.at, event.reason)
         self.tell(now, part, Told.FINISHED)
 
-    def _ended(self, now: float, part: Part) -> None:
+    def _ended(self, now: float, part: Part) -> None:  # noqa: ARG002 - one signature for all acts
         part.stage = Stage.ENDED
         self._leave_engine(part)
         self._send_finished(part)

@@ -1,6 +1,7 @@
 """Runs an engine: plans and results in the loop's thread, steps in one thread of their own.
 
-One of the two supervisors: a step that raises fails its items, never the process. Knows no requests and no messages.
+One of the two supervisors: a step that raises fails its items, never the process. Knows no requests and no
+messages.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class EngineLoop:
         """When the running step began; None: none runs."""
 
     def wake(self) -> None:
-        """There may be work: call it, in the loop's thread, after anything that may have given the engine some."""
+        """There may be work: call it, in the loop's thread, after anything that may have given the engine
+        some.
+        """
         self._wanted.set()
 
     def stop(self) -> None:

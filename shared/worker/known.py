@@ -1,4 +1,6 @@
-"""What a decoder knows of a request's log: a prefix of it, and fed runs that start past the prefix's end (I1)."""
+"""What a decoder knows of a request's log: a prefix of it, and fed runs that start past the prefix's end
+(I1).
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ class Known:
     def hold(self, feed: Feed, ids: list[int]) -> None:
         """Keep a Feed whose ids start past the end. Raises ProtocolError where too much would wait."""
         if self.held + len(ids) > self._most_held:
+            waiting = self.held + len(ids)
             raise ProtocolError(
-                f"{self.held + len(ids)} fed ids wait for a gap at {len(self.ids)}; at most {self._most_held} may"
+                f"{waiting} fed ids wait for a gap at {len(self.ids)}; at most {self._most_held} may"
             )
         self._held.append((feed, ids))
 

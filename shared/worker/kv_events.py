@@ -1,4 +1,6 @@
-"""Changes of the pool's published blocks, numbered, for the routers' indexes; and the whole of it on request."""
+"""Changes of the pool's published blocks, numbered, for the routers' indexes; and the whole of it on
+request.
+"""
 
 from __future__ import annotations
 

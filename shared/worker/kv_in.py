@@ -1,7 +1,8 @@
-"""KV that this worker receives: tickets, chunks with their checksums, reports to the sender, what is complete.
+"""KV that this worker receives: tickets, chunks with their checksums, reports to the sender, what is
+complete.
 
-The ledger says where bytes may go and what is published; here messages are made of that. Knows no requests: it says
-that a ticket has landed or was spoiled, and passes the pins of its blocks on.
+The ledger says where bytes may go and what is published; here messages are made of that. Knows no requests:
+it says that a ticket has landed or was spoiled, and passes the pins of its blocks on.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Every block of the ticket is published. The pins of `blocks`, all of its chain, pass to the receiver of this."""
+    """Every block of the ticket is published. The pins of `blocks`, all of its chain, pass to the receiver
+    of this.
+    """
 
     rid: Rid
     ticket: bytes
@@ -124,10 +127,10 @@ class KvIn:
         """
         return self.ledger.on_its_way(hashes, have, yields=yields)
 
-    def open(
-        self, rid: Rid, router: str, hashes: list[bytes], blocks: list[int], *, yields: bool
-    ) -> Arrival:
-        """Expect the blocks after `blocks`, whose pins pass to the ticket. There is room: the caller has looked."""
+    def open(self, rid: Rid, router: str, hashes: list[bytes], blocks: list[int], *, yields: bool) -> Arrival:
+        """Expect the blocks after `blocks`, whose pins pass to the ticket. There is room: the caller has
+        looked.
+        """
         ticket = self._site.rng(16)
         missing = len(hashes) - len(blocks) - self.expected(hashes, len(blocks), yields=yields)
         self._site.pool.promise(("in", ticket), missing)
@@ -155,7 +158,7 @@ class KvIn:
         return blocks
 
     def align(self, now: float, ticket: bytes, enough: int) -> None:
-        """The ticket's request has ended: it goes on by itself until `enough` leading blocks are published."""
+        """The ticket's request has ended: it goes on alone until `enough` leading blocks are published."""
         arrival = self._arrivals[ticket]
         arrival.enough = min(arrival.enough, enough)
         self.ledger.set_yields(arrival.book, True)
@@ -177,7 +180,9 @@ class KvIn:
     # --- chunks ---------------------------------------------------------------------------------------------
 
     def chunk_buffer(self, chunk: KvChunk) -> memoryview | None:
-        """Block memory for the chunk, or None: scratch. The block stays pinned until the chunk is back (I6)."""
+        """Block memory for the chunk, or None: scratch. The block stays pinned until the chunk is back
+        (I6).
+        """
         try:
             target = self.ledger.admit_chunk(chunk)
         except BadChunk:
@@ -187,9 +192,7 @@ class KvIn:
         self._buffers += 1
         return self._site.view(target.block)[target.first : target.end]
 
-    def on_chunk(
-        self, now: float, node: str, chunk: KvChunk, data: memoryview, *, in_place: bool
-    ) -> None:
+    def on_chunk(self, now: float, node: str, chunk: KvChunk, data: memoryview, *, in_place: bool) -> None:
         """A whole chunk: verified and counted, or asked for again, or drained."""
         arrival = self._arrivals.get(chunk.ticket)
         if in_place:
@@ -285,7 +288,9 @@ class KvIn:
             self._facts.append(Landed(arrival.rid, arrival.ticket, tuple(blocks)))
 
     def _report(self, now: float, arrival: Arrival, again: tuple[int, ...] = ()) -> None:
-        """Tell the sender what has landed and what is needed. Without a known sender only needs are worth telling."""
+        """Tell the sender what has landed and what is needed. Without a known sender only needs are worth
+        telling.
+        """
         self._site.timers.clear(("have", arrival.ticket))
         arrival.unreported = 0
         if arrival.sender is None and not arrival.book.needs and not again:
@@ -331,7 +336,9 @@ class KvIn:
             self._report(now, arrival, tuple(arrival.asked))
 
     def _senders(self, arrival: Arrival) -> list[str]:
-        """The known sender, else every node that might be it: an Attach names the target, not the other way round."""
+        """The known sender, else every node that might be it: an Attach names the target, not the other way
+        round.
+        """
         if arrival.sender is not None:
             return [arrival.sender]
         return self._site.peers.workers()
@@ -349,4 +356,3 @@ class KvIn:
         for arrival in self._arrivals.values():
             if arrival.sender == node:
                 arrival.sender = None
-

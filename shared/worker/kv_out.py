@@ -1,7 +1,9 @@
-"""KV that this worker sends: Attach, open transfers, their pins and reports. Knows no sockets and no prefills.
+"""KV that this worker sends: Attach, open transfers, their pins and reports. Knows no sockets and no
+prefills.
 
-Blocks are found in the pool by their chain hash, whoever made them, so P, a relay and a decoder send alike. A block is
-pinned from the moment it exists until the receiver reports it, and once more while a chunk of it is being written (I6).
+Blocks are found in the pool by their chain hash, whoever made them, so P, a relay and a decoder send alike.
+A block is pinned from the moment it exists until the receiver reports it, and once more while a chunk of it
+is being written (I6).
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from shared.worker.site import Site
 from shared.worker.sources import MAY_COME, Source, SourceState
 from shared.worker.transfer import Transfer
 
-
 REPORT_WAIT = 1.0
-"""Seconds after a break that a sender waits for the receiver's report before it sends everything unreported again."""
+"""Seconds after a break that a sender waits for the receiver's report before it sends everything unreported
+again.
+"""
 
 ENDED_KEPT = 1024
 """Tickets that are remembered after their end, so that a late Attach does not open them again."""
@@ -104,10 +107,12 @@ class KvOut:
     # --- Attach ---------------------------------------------------------------------------------------------
 
     def on_attach(self, now: float, router: str, attach: Attach, payload: bytes) -> bool:
-        """Open a transfer, or change the class of an open one. False: there is none, and the router has been told."""
+        """Open a transfer, or change the class of an open one. False: there is none, and the router has
+        been told.
+        """
         known = self._open.get(attach.ticket)
         if known is not None:
-            self.reclass(now, known, attach.cls)
+            self.reclass(known, attach.cls)
             return True
         if attach.ticket in self._ended:
             return False
@@ -139,9 +144,7 @@ class KvOut:
             return None
         return hashes
 
-    def _begin(
-        self, now: float, router: str, attach: Attach, hashes: list[bytes], *, reached: bool
-    ) -> None:
+    def _begin(self, now: float, router: str, attach: Attach, hashes: list[bytes], *, reached: bool) -> None:
         transfer = Transfer(attach, router, hashes, self._site.block_bytes, now)
         self._open[transfer.ticket] = transfer
         self._by_rid.setdefault(transfer.rid, set()).add(transfer.ticket)
@@ -149,9 +152,9 @@ class KvOut:
         self._site.count("transfers_out_total")
         if not reached:
             self._site.timers.set(("unreached", transfer.ticket), now + self._site.policy.attach_wait)
-        self.resolve(now, transfer)
+        self.resolve(transfer)
 
-    def reclass(self, now: float, transfer: Transfer, cls: TransferClass) -> None:
+    def reclass(self, transfer: Transfer, cls: TransferClass) -> None:
         """Give a transfer another class."""
         if transfer.cls is not cls:
             transfer.cls = cls
@@ -160,7 +163,7 @@ class KvOut:
 
     # --- blocks come into being -----------------------------------------------------------------------------
 
-    def resolve(self, now: float, transfer: Transfer) -> None:
+    def resolve(self, transfer: Transfer) -> None:
         """Pin the wanted blocks that exist; wait for the others, or say Missing where they cannot come."""
         state = self._source.state(transfer.rid)
         for index in transfer.unresolved:
@@ -181,7 +184,7 @@ class KvOut:
         transfer.held[index] = block
         return True
 
-    def on_stored(self, now: float, hashes: Iterable[bytes]) -> None:
+    def on_stored(self, hashes: Iterable[bytes]) -> None:
         """Blocks were published here: those that transfers wait for are pinned."""
         touched: dict[bytes, None] = {}
         for hash_ in hashes:
@@ -190,12 +193,12 @@ class KvOut:
         for ticket in touched:
             transfer = self._open.get(ticket)
             if transfer is not None:
-                self.resolve(now, transfer)
+                self.resolve(transfer)
 
-    def source_changed(self, now: float, rid: Rid) -> None:
+    def source_changed(self, rid: Rid) -> None:
         """The request has started, is done, or has ended without all its blocks."""
         for transfer in self.of(rid):
-            self.resolve(now, transfer)
+            self.resolve(transfer)
 
     # --- reports --------------------------------------------------------------------------------------------
 
@@ -219,7 +222,7 @@ class KvOut:
             transfer.rewind()
         if have.needs:
             transfer.want(have.needs)
-            self.resolve(now, transfer)
+            self.resolve(transfer)
             if transfer.ticket not in self._open:
                 return True
         self._watch(now, transfer, moved=transfer.acked_bytes > before)
@@ -262,7 +265,9 @@ class KvOut:
         return OutChunk(header, data, self._key)
 
     def chunk_written(self, now: float, key: int, sent: bool) -> None:
-        """No write buffer refers to the chunk any more. Not sent: what is missing is learned from the next report."""
+        """No write buffer refers to the chunk any more. Not sent: what is missing is learned from the next
+        report.
+        """
         ticket, block = self._writing.pop(key)
         self._site.pool.unpin([block])
         transfer = self._open.get(ticket)
@@ -282,21 +287,23 @@ class KvOut:
 
     # --- time -----------------------------------------------------------------------------------------------
 
-    def on_report_wait(self, now: float, ticket: bytes) -> None:
+    def on_report_wait(self, ticket: bytes) -> None:
         """No report came after a break: go on from the last one; the receiver drains what it has."""
         transfer = self._open.get(ticket)
         if transfer is not None:
             transfer.rewind()
             self._stir(transfer)
 
-    def on_unreached(self, now: float, ticket: bytes) -> None:
+    def on_unreached(self, ticket: bytes) -> None:
         """No session with the target has come up."""
         transfer = self._open.get(ticket)
         if transfer is not None and self._site.peers.get(transfer.target) is None:
             self._missing(transfer, transfer.have)
 
     def on_stall(self, now: float, ticket: bytes) -> None:
-        """Nothing was acknowledged for long. While the peer is silent altogether, the link decides, not this."""
+        """Nothing was acknowledged for long. While the peer is silent altogether, the link decides, not
+        this.
+        """
         transfer = self._open.get(ticket)
         if transfer is None or not transfer.outstanding:
             return
@@ -318,7 +325,7 @@ class KvOut:
 
     # --- sessions and ends ----------------------------------------------------------------------------------
 
-    def on_session(self, now: float, node: str, incarnation: int) -> None:
+    def on_session(self, node: str, incarnation: int) -> None:
         """A target's session has opened: transfers to another incarnation of it end."""
         for transfer in [t for t in self._open.values() if t.target == node]:
             self._site.timers.clear(("unreached", transfer.ticket))
@@ -339,7 +346,7 @@ class KvOut:
         if upto is not None:
             self.pins.unpin(transfer.shorten(upto))
             self._queue(transfer.target).open(transfer.ticket, transfer.cls, transfer.total_bytes, now)
-        self.reclass(now, transfer, TransferClass.ALIGNMENT)
+        self.reclass(transfer, TransferClass.ALIGNMENT)
         self._stir(transfer)
         self.alignments.add(now, transfer.ticket)
 

@@ -1,4 +1,6 @@
-"""Requests whose router is silent or lost: they stop after a while, go on when it is back, and end with the lease."""
+"""Requests whose router is silent or lost: they stop after a while, go on when it is back, and end with the
+lease.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Orphans:
         self._silent(now, router)
 
     def on_session(self, router: str, incarnation: int) -> None:
-        """A new session: another incarnation's requests are dead; the same one has to ask for its own again."""
+        """A new session: another incarnation's requests are dead; the same one has to ask for its own
+        again.
+        """
         self._lost.discard(router)
         for room in self._rooms:
             room.abandon(router, incarnation)

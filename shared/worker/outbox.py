@@ -1,4 +1,5 @@
-"""What a worker wants done, in order. Rows of ids are gathered so that each router gets one TokensOut an event.
+"""What a worker wants done, in order. Rows of ids are gathered so that each router gets one TokensOut an
+event.
 
 It knows nothing of requests: only of nodes and messages.
 """

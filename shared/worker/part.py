@@ -1,6 +1,7 @@
 """One request at a decoder: what it knows of the log, which blocks it holds, how far it may go.
 
-The table says what each thing that happens means at each stage; `decoding` acts on it. No clock, no messages made here.
+The table says what each thing that happens means at each stage; `decoding` acts on it. No clock, no
+messages made here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Prefill requests at P: queued, running, done, and then only sending. One id is drawn; the rest is the senders' work.
+"""Prefill requests at P: queued, running, done, and then only sending. One id is drawn; the rest is the
+senders' work.
 
 Knows how a request stands, not how its blocks travel: `kv_out` pins and sends them.
 """
@@ -52,7 +53,10 @@ class Prompt:
     told: set[bytes] = field(default_factory=set)  # tickets whose relay has its First
     relays: dict[bytes, str] = field(default_factory=dict)  # ticket -> relay to be told
     orphan: bool = False  # its router's session ended
-    hold: list[int] = field(default_factory=list)  # pool blocks pinned until an Attach comes
+    hold: list[int] = field(default_factory=list)  # pool blocks pinned for an Attach that may come
+    attached: bool = (
+        False  # main decode's transfer has its own pins: the hold is only for a relay that follows
+    )
 
 
 class Prefilling:
@@ -66,7 +70,9 @@ class Prefilling:
         self._queue: list[tuple[int, int, Rid]] = []  # (priority, number, rid), most urgent first
         self._number = 0
         self._paused: set[str] = set()  # routers that are silent
-        self._tried: tuple[int, int] | None = None  # what the pool was like when the head of the queue did not fit
+        self._tried: tuple[int, int] | None = (
+            None  # what the pool was like when the head of the queue did not fit
+        )
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -143,6 +149,8 @@ class Prefilling:
             return RefuseReason.QUEUE_FULL, RETRY_SOON, f"{len(self._queue)} prefills wait"
         pins = self._out.pins
         if pins.blocks > pins.most:
+            self._loosen(site.pool.total)
+        if pins.blocks > pins.most:
             new = blocks - len(site.pool.match(ask.hashes))
             if new > max(1, LARGE_DELTA * site.pool.total):
                 return (
@@ -158,18 +166,12 @@ class Prefilling:
         for transfer in self._out.all():
             line = self._site.line_of(transfer.target)
             backlog[line] = backlog.get(line, 0) + transfer.total_bytes - transfer.acked_bytes
-        waits = [
-            size / rate for line, size in backlog.items() if (rate := self._site.line_rate(line)) > 0
-        ]
+        waits = [size / rate for line, size in backlog.items() if (rate := self._site.line_rate(line)) > 0]
         return max([RETRY_SOON, *waits])
 
-    def _refuse(
-        self, router: str, message: Prefill, reason: RefuseReason, retry: float, detail: str
-    ) -> None:
+    def _refuse(self, router: str, message: Prefill, reason: RefuseReason, retry: float, detail: str) -> None:
         self._site.count("prefills_refused_total")
-        self._site.outbox.send(
-            router, Refused(message.rid, message.term, reason, int(1e3 * retry), detail)
-        )
+        self._site.outbox.send(router, Refused(message.rid, message.term, reason, int(1e3 * retry), detail))
 
     # --- queued -> running ----------------------------------------------------------------------------------
 
@@ -193,6 +195,9 @@ class Prefilling:
         need = site.blocks_for(len(ask.ids)) - len(blocks)
         short = need + site.pool.loose(blocks) - site.pool.available
         if short > 0:
+            self._loosen(short)
+            short = need + site.pool.loose(blocks) - site.pool.available
+        if short > 0:
             self._out.alignments.make_room(short)
             if need + site.pool.loose(blocks) > site.pool.available:
                 return False
@@ -213,13 +218,15 @@ class Prefilling:
         if prompt.orphan or ask.router in self._paused:
             site.engine.pause(prompt.seq)
         prompt.state = SourceState.RUNNING
-        self._out.source_changed(now, ask.rid)
+        self._out.source_changed(ask.rid)
         return True
 
     # --- Attach ---------------------------------------------------------------------------------------------
 
     def on_attach(self, attach: Attach, *, opened: bool) -> None:
-        """A target was attached: a relay is to have the first id, and main decode's pins stand for the waiting ones."""
+        """A target was attached: a relay is to have the first id; after main decode only a relay can
+        follow.
+        """
         prompt = self._prompts.get(attach.rid)
         if prompt is None:
             return
@@ -228,7 +235,7 @@ class Prefilling:
             prompt.relays[attach.ticket] = attach.target
             self._tell_relays(prompt)
         elif opened:
-            self._let_go(prompt)
+            prompt.attached = True
 
     def on_peer(self, node: str) -> None:
         """A session has opened: a relay there may wait for its First."""
@@ -296,10 +303,9 @@ class Prefilling:
                 if pool.hash_of(block) is None and pool.find(hashes[index]) is None:
                     pool.publish(block, hashes[index], hashes[index - 1] if index else None)
         prompt.state = SourceState.DONE
-        self._out.source_changed(now, prompt.ask.rid)
-        if not any(site.peers.role(t.target) is not Role.RELAY for t in self._out.of(prompt.ask.rid)):
-            prompt.hold = [block for block in pool.match(hashes) if self._out.pins.pin(block)]
-            site.timers.set(("hold", prompt.ask.rid), now + site.policy.attach_wait)
+        self._out.source_changed(prompt.ask.rid)
+        prompt.hold = [block for block in pool.match(hashes) if self._out.pins.pin(block)]
+        site.timers.set(("hold", prompt.ask.rid), now + site.policy.attach_wait)
 
     def _leave_engine(self, prompt: Prompt) -> None:
         if prompt.seq is not None:
@@ -310,11 +316,26 @@ class Prefilling:
 
     # --- ends -----------------------------------------------------------------------------------------------
 
-    def on_hold_over(self, rid: Rid) -> None:
-        """No Attach has come: the blocks are ordinary cache from now on."""
+    def on_hold_over(self, now: float, rid: Rid) -> None:
+        """No Attach has come: the blocks are ordinary cache from now on. A silent router gets more time."""
         prompt = self._prompts.get(rid)
-        if prompt is not None:
+        if prompt is None:
+            return
+        if self._site.peers.is_suspect(prompt.ask.router):
+            self._site.timers.set(("hold", rid), now + self._site.policy.attach_wait)
+        else:
             self._let_go(prompt)
+
+    def _loosen(self, blocks: int) -> None:
+        """Let go of holds that main decode needs no more, until `blocks` more are to be had or none is
+        left.
+        """
+        wanted = self._site.pool.available + blocks
+        for prompt in list(self._prompts.values()):
+            if self._site.pool.available >= wanted:
+                return
+            if prompt.attached and prompt.hold:
+                self._let_go(prompt)
 
     def _let_go(self, prompt: Prompt) -> None:
         self._out.pins.unpin(prompt.hold)

@@ -1,7 +1,8 @@
-"""What is given up when growth finds no block. The oldest request is never given up for a younger one: one always ends.
+"""What is given up when growth finds no block. The oldest request is never given up for a younger one: one
+always ends.
 
-Main decode first revokes the ticket with the most to come, then parks the youngest sequence. A relay, which never
-recomputes, releases the request whose transfer has the longest to go: main decode will have it last.
+Main decode first revokes the ticket with the most to come, then parks the youngest sequence. A relay, which
+never recomputes, releases the request whose transfer has the longest to go: main decode will have it last.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Pressure:
         self._decoding = decoding
 
     def relieve(self, starved: int) -> None:
-        """Give requests up until each of `starved` sequences can have a block, or only one request is left."""
+        """Give requests up until each of `starved` sequences can have a block, or only one is left."""
         pool = self._site.pool
         self._site.count("starved_total", starved)
         self._kv_in.alignments.make_room(starved - pool.available)
@@ -43,9 +44,7 @@ class Pressure:
             part = self._decoding.get(arrival.rid)
             if part is not None and part.ticket == arrival.ticket:
                 return part, FailReason.PRESSURE if relay else FailReason.REVOKED
-        holding = sorted(
-            (part for part in self._decoding.all() if part.stage is not Stage.ENDED), key=_age
-        )
+        holding = sorted((part for part in self._decoding.all() if part.stage is not Stage.ENDED), key=_age)
         if len(holding) < 2:
             return None
         if relay:
@@ -58,5 +57,7 @@ def _age(part: Part) -> int:
 
 
 def _longest(part: Part) -> tuple[int, int]:
-    """What stands in for main decode's remaining transfer, which a relay cannot see: the prompt, and a late start."""
+    """What stands in for main decode's remaining transfer, which a relay cannot see: the prompt, and a late
+    start.
+    """
     return part.upto, part.number

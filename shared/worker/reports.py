@@ -23,21 +23,23 @@ class Reports:
         self._seq = 0
         self._last: LoadReport | None = None
         self._sent_at = float("-inf")
+        self._looked_at = float("-inf")
 
     def changed(self, now: float) -> None:
         """Something happened: a report is due soon, or later where one has just left."""
         if self._site.peers.routers():
-            self._site.timers.sooner(("load", None), max(now, self._sent_at + APART))
+            self._site.timers.sooner(("load", None), max(now, self._looked_at + APART))
 
     def on_due(self, now: float) -> None:
         """Send where numbers differ from the last report, or where that is old."""
         routers = self._site.peers.routers()
         if not routers:
             return
+        self._looked_at = now
         every = self._site.policy.report_every
         report = self.make(now)
         same = self._last is not None and msgspec.structs.replace(report, seq=self._last.seq) == self._last
-        if not same or now - self._sent_at >= every:
+        if not same or now >= self._sent_at + every:
             self._seq += 1
             self._last = msgspec.structs.replace(report, seq=self._seq)
             self._sent_at = now

@@ -24,7 +24,9 @@ class SendPins:
         return len(self._holders)
 
     def pin(self, block: int) -> bool:
-        """Hold a published block. False where that would break a promise: the block was evictable and none is spare."""
+        """Hold a published block. False where that would break a promise: the block was evictable and none
+        is spare.
+        """
         if not self._pool.refs(block) and self._pool.available < 1:
             return False
         self._pool.pin([block])

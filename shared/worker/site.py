@@ -1,4 +1,6 @@
-"""What all rooms of one worker share: who it is, its limits, its pool and engine, where its instructions go."""
+"""What all rooms of one worker share: who it is, its limits, its pool and engine, where its instructions
+go.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Named deadlines of a worker, earliest first. Knows no clock: times come in, names of what is due come out."""
+"""Named deadlines of a worker, earliest first. Knows no clock: times come in, names of what is due come
+out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One open transfer at its sender: which blocks a ticket wants, which are here, what is sent, what has landed.
+"""One open transfer at its sender: which blocks a ticket wants, which are here, what is sent, what has
+landed.
 
 Pure numbers and ranges: the room around it (kv_out) pins blocks, asks the queue and writes messages.
 """
@@ -14,10 +15,11 @@ Span = tuple[int, int, int]
 
 
 class Transfer:
-    """Blocks [have + expected, upto) of a chain on their way to one receiver; [have, upto) are pinned as they exist.
+    """Blocks [have + expected, upto) of a chain on their way to one receiver; [have, upto) are pinned as
+    they exist.
 
-    `held` maps an index of the chain to the pinned pool block. `todo` is what has still to be handed to the line, in
-    chain order: its head waits where the block does not exist yet.
+    `held` maps an index of the chain to the pinned pool block. `todo` is what has still to be handed to the
+    line, in chain order: its head waits where the block does not exist yet.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class Transfer:
     @property
     def sendable(self) -> bool:
         """Whether a chunk could be made now."""
-        return not self.waits_report and self._head < len(self._todo) and self._todo[self._head][0] in self.held
+        return (
+            not self.waits_report and self._head < len(self._todo) and self._todo[self._head][0] in self.held
+        )
 
     @property
     def unresolved(self) -> list[int]:

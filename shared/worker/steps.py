@@ -1,0 +1,59 @@
+"""What an engine step has brought, passed on to the room whose sequence it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.engine.events import EngineEvent, Extended, Fault, Finished, Sampled, Starved
+from shared.worker.rooms import Rooms
+
+
+class Steps:
+    """Engine events of one worker. Blocks that filled up are found through the pool's own events."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    def on_engine(self, now: float, events: Sequence[EngineEvent]) -> None:
+        """All events of one step, in order. A sequence may end by one of them: later ones of it are void."""
+        rooms = self._rooms
+        starved: list[int] = []
+        for event in events:
+            if rooms.prefilling.has(event.seq):
+                self._prefill(now, event)
+            elif rooms.decoding.has(event.seq):
+                if isinstance(event, Starved):
+                    starved.append(event.seq)
+                else:
+                    self._decode(now, event)
+        rooms.prefilling.settle()
+        rooms.decoding.check_limit()
+        self._relieve(starved)
+
+    def _prefill(self, now: float, event: EngineEvent) -> None:
+        match event:
+            case Sampled():
+                self._rooms.prefilling.on_sampled(now, event)
+            case Finished():
+                self._rooms.prefilling.on_finished(event)
+            case Fault():
+                self._rooms.prefilling.on_fault(event)
+
+    def _decode(self, now: float, event: EngineEvent) -> None:
+        match event:
+            case Sampled():
+                self._rooms.decoding.on_sampled(event)
+            case Extended():
+                self._rooms.decoding.on_extended(event)
+            case Finished():
+                self._rooms.decoding.on_finished(now, event)
+            case Fault():
+                self._rooms.decoding.on_fault(event)
+
+    def _relieve(self, starved: list[int]) -> None:
+        decoding, pressure = self._rooms.decoding, self._rooms.pressure
+        alive = [seq for seq in starved if decoding.has(seq)]
+        if alive:
+            pressure.relieve(len(alive))
+            if len(alive) == 1 and decoding.has(alive[0]):
+                pressure.fail_alone(decoding.of_seq(alive[0]))

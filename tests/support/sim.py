@@ -1,0 +1,474 @@
+"""A mesh in memory and in virtual time: pure cores joined by a network that delays, cuts and loses.
+
+A discrete-event loop. Each pair of nodes has a session with ordered control messages and, per direction,
+bulk lanes that pull chunks at a line's rate. Engine steps take virtual time. Nothing here knows what the
+messages mean, so any `ControlCore` or `BulkCore` can be a node. `after(node)` runs after every event for
+each node it concerned: the place for invariants.
+
+Bytes behave as on a socket: a chunk's memory is read when its last byte leaves, and written at the receiver
+when its last byte arrives, so a block that is reused too early shows as damage.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from shared.engine.api import Runner, StepPlan, StepResult
+from shared.engine.engine import Engine
+from shared.engine.events import EngineEvent
+from shared.engine.synthetic import SyntheticTiming
+from shared.wire.messages import KvChunk, Message, Role
+from shared.wire.port import BulkCore, ControlCore, Dial, OutChunk, PeerInfo, Send, WakeBulk
+
+
+class EngineCore(Protocol):
+    """A core with an engine beside it."""
+
+    def on_engine(self, now: float, events: Sequence[EngineEvent]) -> None: ...
+
+
+@dataclass(eq=False)
+class Node:
+    """One process of the mesh. `engine` and `runner` come together; a router has neither."""
+
+    name: str
+    role: Role
+    core: ControlCore
+    incarnation: int
+    datacenter: str = "a"
+    engine: Engine | None = None
+    runner: Runner | None = None
+    timing: SyntheticTiming = field(default_factory=SyntheticTiming)
+    alive: bool = True
+    stepping: StepPlan | None = None
+    armed: float | None = None
+
+    @property
+    def peer(self) -> PeerInfo:
+        return PeerInfo(self.name, self.role, self.datacenter, self.incarnation)
+
+    @property
+    def bulk(self) -> BulkCore | None:
+        return cast(BulkCore, self.core) if hasattr(self.core, "next_chunk") else None
+
+
+@dataclass(eq=False)
+class Line:
+    """A rate that all links over it share, per direction (`free` by sending datacenter). Rates in bytes/s;
+    0: no limit.
+    """
+
+    rate: float = 0.0
+    delay: float = 0.001
+    jitter: float = 0.0
+    linger: float = 0.0  # seconds, at most, that a write buffer keeps a chunk beyond its time on the line
+    free: dict[str, float] = field(default_factory=dict)
+    carried: Counter[str] = field(default_factory=Counter)  # bytes by sending datacenter
+
+
+@dataclass(eq=False)
+class _Lane:
+    """One bulk connection, one direction."""
+
+    source: Node
+    target: Node
+    sending: OutChunk | None = None
+    flying: deque[tuple[KvChunk, bytes]] = field(default_factory=deque)
+    landing: tuple[KvChunk, memoryview | None] | None = None
+    arrives: float = 0.0
+    arrived: int = 0  # chunks whose first byte is here while another is being received
+    asleep: bool = True
+
+
+@dataclass(eq=False)
+class Link:
+    """A session between two nodes."""
+
+    ends: tuple[Node, Node]
+    line: Line
+    lanes: list[_Lane]
+    up: bool = True
+    over: bool = False
+    era: int = 0  # grows with each cut: events of an older era are void
+    down_since: float = 0.0
+    waiting: dict[str, deque[tuple[Message, bytes]]] = field(
+        default_factory=dict
+    )  # by receiver, sent and not arrived
+    arrives: dict[str, float] = field(default_factory=dict)
+
+    def other(self, node: Node) -> Node:
+        return self.ends[1] if node is self.ends[0] else self.ends[0]
+
+
+class Sim:
+    """The event loop, the nodes and the network."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        chunk: int = 4096,
+        lanes: int = 1,
+        suspect_after: float = 2.0,
+        lease: float = 30.0,
+        after: Callable[[Node], None] = lambda node: None,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.nodes: dict[str, Node] = {}
+        self.links: dict[frozenset[str], Link] = {}
+        self.dropped: Counter[str] = Counter()  # messages to nodes without a session, by type
+        self.damage: Callable[[KvChunk, bytearray], None] = lambda chunk, data: None
+        self.tamper: Callable[[Node, StepPlan, StepResult], StepResult] = lambda node, plan, result: result
+        self.spy: Callable[[str, str, Message, bytes], None] = lambda source, target, message, payload: None
+        self.line_between: Callable[[Node, Node], Line] = lambda a, b: Line()
+        self.after = after
+        self.events = 0
+        self._touched: dict[str, Node] = {}
+        self._chunk = chunk
+        self._lanes = lanes
+        self._suspect_after = suspect_after
+        self._lease = lease
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    # --- the loop -------------------------------------------------------------------------------------------
+
+    def at(self, when: float, act: Callable[[], None]) -> None:
+        """Do something at a time; things of one time happen in the order they were asked for."""
+        heapq.heappush(self._heap, (max(when, self.now), next(self._order), act))
+
+    def run(
+        self, until: float | None = None, *, stop: Callable[[], bool] = lambda: False, most: int = 1_000_000
+    ) -> bool:
+        """Process events up to a time, or until `stop()`. Whether it ended by `stop`.
+
+        Raises RuntimeError after `most` events: something goes round in circles.
+        """
+        for _ in range(most):
+            if stop():
+                return True
+            if not self._heap or (until is not None and self._heap[0][0] > until):
+                self.now = self.now if until is None else until
+                return False
+            self.now, _, act = heapq.heappop(self._heap)
+            act()
+            self.events += 1
+            self._look()
+        raise RuntimeError(f"{most} events and no end")
+
+    def call(self, node: Node, act: Callable[[], Any]) -> Any:
+        """Call into a node's core from outside, then do what it wants done."""
+        result = act()
+        self.perform(node)
+        return result
+
+    def _look(self) -> None:
+        touched, self._touched = self._touched, {}
+        for node in touched.values():
+            if node.alive:
+                self.after(node)
+
+    def perform(self, node: Node) -> None:
+        """Empty a core's outbox, start its engine, arm its timer."""
+        if not node.alive:
+            return
+        self._touched[node.name] = node
+        for instruction in node.core.take_outbox():
+            match instruction:
+                case Send(target, message, payload):
+                    self._send(node, target, message, payload)
+                case WakeBulk(target):
+                    self._wake(node, target)
+                case Dial(target):
+                    self._dial(node, target)
+        self._step(node)
+        self._arm(node)
+
+    def _arm(self, node: Node) -> None:
+        deadline = node.core.next_deadline()
+        if deadline is None or (node.armed is not None and node.armed <= deadline):
+            return
+        node.armed = deadline
+        self.at(deadline, lambda: self._timer(node, deadline))
+
+    def _timer(self, node: Node, deadline: float) -> None:
+        if not node.alive or node.armed != deadline:
+            return
+        node.armed = None
+        due = node.core.next_deadline()
+        if due is not None and due <= self.now:
+            node.core.on_timer(self.now)
+        self.perform(node)
+
+    # --- engines --------------------------------------------------------------------------------------------
+
+    def _step(self, node: Node) -> None:
+        if node.engine is None or node.runner is None or node.stepping is not None:
+            return
+        plan = node.engine.plan(self.now)
+        if plan is None:
+            return
+        node.stepping = plan
+        early = node.runner.execute(plan) if self.random.random() < 0.5 else None
+
+        def done() -> None:
+            if not node.alive or node.engine is None or node.runner is None:
+                return
+            result = early if early is not None else node.runner.execute(plan)
+            result = self.tamper(node, plan, result)
+            node.stepping = None
+            events = node.engine.apply(self.now, plan, result)
+            cast(EngineCore, node.core).on_engine(self.now, events)
+            self.perform(node)
+
+        self.at(self.now + node.timing.seconds(plan), done)
+
+    # --- nodes and sessions ---------------------------------------------------------------------------------
+
+    def add(self, node: Node) -> Node:
+        """A process starts. A name may be used again once the former process is dead."""
+        known = self.nodes.get(node.name)
+        if known is not None and known.alive:
+            raise ValueError(f"node {node.name} runs")
+        self.nodes[node.name] = node
+        self.perform(node)
+        return node
+
+    def connect(self, a: str, b: str) -> Link:
+        """A session between two nodes opens now."""
+        first, second = self.nodes[a], self.nodes[b]
+        lanes = [
+            _Lane(*ends)
+            for ends in ((first, second), (second, first))
+            for _ in range(self._lanes)
+            if ends[0].bulk is not None and ends[1].bulk is not None
+        ]
+        link = Link((first, second), self.line_between(first, second), lanes)
+        link.waiting = {a: deque(), b: deque()}
+        self.links[frozenset((a, b))] = link
+        for node in link.ends:
+            node.core.on_session(self.now, link.other(node).peer)
+        for node in link.ends:
+            self.perform(node)
+            for lane in lanes:
+                self._pump(link, lane)
+        return link
+
+    def connect_all(self) -> None:
+        """Sessions between all nodes that have none; routers have none with one another."""
+        for a, b in itertools.combinations(sorted(self.nodes), 2):
+            one, two = self.nodes[a], self.nodes[b]
+            routers = one.role is Role.ROUTER and two.role is Role.ROUTER
+            if one.alive and two.alive and self.link(a, b) is None and not routers:
+                self.connect(a, b)
+
+    def link(self, a: str, b: str) -> Link | None:
+        """The live session of two nodes."""
+        link = self.links.get(frozenset((a, b)))
+        return None if link is None or link.over else link
+
+    def _dial(self, node: Node, target: str) -> None:
+        other = self.nodes.get(target)
+        if other is not None and other.alive and self.link(node.name, target) is None:
+            self.at(self.now + 0.01, lambda: self._dialled(node, other))
+
+    def _dialled(self, node: Node, other: Node) -> None:
+        if node.alive and other.alive and self.link(node.name, other.name) is None:
+            self.connect(node.name, other.name)
+
+    # --- faults ---------------------------------------------------------------------------------------------
+
+    def cut(self, a: str, b: str) -> None:
+        """The line between two nodes breaks: chunks on it are lost, control waits for `heal` or the lease."""
+        link = self.link(a, b)
+        if link is None or not link.up:
+            return
+        self._break(link)
+        link.down_since, era = self.now, link.era
+        self.at(self.now + self._suspect_after, lambda: self._suspect(link, era))
+        self.at(self.now + self._lease, lambda: self._lease_over(link, era))
+
+    def heal(self, a: str, b: str) -> None:
+        """The line is back: what waited is delivered, both ends learn of the break."""
+        link = self.link(a, b)
+        if link is None or link.up:
+            return
+        link.up = True
+        suspected = self.now - link.down_since >= self._suspect_after
+        link.era += 1
+        for node in link.ends:
+            for _ in range(len(link.waiting[node.name])):
+                self._fly(link, node)
+        for node in link.ends:
+            other = link.other(node).name
+            if suspected:
+                self.call(node, lambda n=node, o=other: n.core.on_suspect(self.now, o, False))  # type: ignore[misc]
+            self.call(node, lambda n=node, o=other: n.core.on_resumed(self.now, o))  # type: ignore[misc]
+        for lane in link.lanes:
+            self._pump(link, lane)
+
+    def lose(self, a: str, b: str, reason: str = "lease") -> None:
+        """The session of two nodes ends for good at both ends."""
+        link = self.link(a, b)
+        if link is None:
+            return
+        if link.up:
+            self._break(link)
+        link.over = True
+        link.era += 1
+        for node in link.ends:
+            if node.alive:
+                self.call(node, lambda n=node: n.core.on_lost(self.now, link.other(n).name, reason))  # type: ignore[misc]
+
+    def kill(self, name: str) -> Node:
+        """A process dies at once: its peers lose their sessions with it, its state is gone."""
+        node = self.nodes[name]
+        node.alive = False
+        for link in list(self.links.values()):
+            if node in link.ends and not link.over:
+                self.lose(link.ends[0].name, link.ends[1].name, "incarnation")
+        return node
+
+    def _suspect(self, link: Link, era: int) -> None:
+        if link.over or link.up or link.era != era:
+            return
+        for node in link.ends:
+            self.call(node, lambda n=node: n.core.on_suspect(self.now, link.other(n).name, True))  # type: ignore[misc]
+
+    def _lease_over(self, link: Link, era: int) -> None:
+        if not link.over and not link.up and link.era == era:
+            self.lose(link.ends[0].name, link.ends[1].name, "lease")
+
+    def _break(self, link: Link) -> None:
+        link.up = False
+        link.era += 1
+        for lane in link.lanes:
+            source, target = lane.source.bulk, lane.target.bulk
+            sending, lane.sending = lane.sending, None
+            landing, lane.landing = lane.landing, None
+            lane.flying.clear()
+            lane.arrived = 0
+            lane.asleep = True
+            if sending is not None and lane.source.alive and source is not None:
+                source.chunk_written(self.now, lane.target.name, sending.key, False)
+                self.perform(lane.source)
+            if landing is not None and landing[1] is not None and lane.target.alive and target is not None:
+                target.on_chunk_broken(lane.source.name, landing[0])
+                self.perform(lane.target)
+
+    # --- control --------------------------------------------------------------------------------------------
+
+    def _send(self, node: Node, target: str, message: Message, payload: bytes) -> None:
+        link = self.link(node.name, target)
+        if link is None:
+            self.dropped[type(message).__name__] += 1
+            return
+        self.spy(node.name, target, message, payload)
+        other = link.other(node)
+        link.waiting[other.name].append((message, payload))
+        if link.up:
+            self._fly(link, other)
+
+    def _fly(self, link: Link, target: Node) -> None:
+        delay = link.line.delay + self.random.random() * link.line.jitter
+        when = max(link.arrives.get(target.name, 0.0), self.now + delay)
+        link.arrives[target.name] = when
+        era = link.era
+        self.at(when, lambda: self._deliver(link, target, era))
+
+    def _deliver(self, link: Link, target: Node, era: int) -> None:
+        if link.era != era or not target.alive:
+            return
+        message, payload = link.waiting[target.name].popleft()
+        target.core.on_message(self.now, link.other(target).name, message, payload)
+        self.perform(target)
+
+    # --- bulk -----------------------------------------------------------------------------------------------
+
+    def _wake(self, node: Node, target: str) -> None:
+        link = self.link(node.name, target)
+        if link is not None:
+            for lane in link.lanes:
+                if lane.source is node:
+                    self._pump(link, lane)
+
+    def _pump(self, link: Link, lane: _Lane) -> None:
+        """The socket wants bytes, as soon as the line has room."""
+        if not lane.asleep or not link.up:
+            return
+        lane.asleep = False
+        era = link.era
+        self.at(link.line.free.get(lane.source.datacenter, 0.0), lambda: self._pull(link, lane, era))
+
+    def _pull(self, link: Link, lane: _Lane, era: int) -> None:
+        source = lane.source.bulk
+        if link.era != era or source is None or not lane.source.alive:
+            return
+        line, side = link.line, lane.source.datacenter
+        if line.free.get(side, 0.0) > self.now:
+            self.at(line.free[side], lambda: self._pull(link, lane, era))
+            return
+        chunk = source.next_chunk(self.now, lane.target.name, self._chunk)
+        self.perform(lane.source)
+        if chunk is None:
+            lane.asleep = True
+            return
+        lane.sending = chunk
+        took = len(chunk.data) / line.rate if line.rate else 1e-5
+        line.free[side] = self.now + took
+        line.carried[side] += len(chunk.data)
+        linger = self.random.random() * line.linger
+        self.at(self.now + took + linger, lambda: self._left(link, lane, era))
+
+    def _left(self, link: Link, lane: _Lane, era: int) -> None:
+        """The last byte is with the kernel."""
+        source, chunk = lane.source.bulk, lane.sending
+        if link.era != era or source is None or chunk is None or not lane.source.alive:
+            return
+        data = bytearray(chunk.data)
+        self.damage(chunk.header, data)
+        lane.sending = None
+        lane.flying.append((chunk.header, bytes(data)))
+        source.chunk_written(self.now, lane.target.name, chunk.key, True)
+        self.perform(lane.source)
+        delay = link.line.delay + self.random.random() * link.line.jitter
+        lane.arrives = max(lane.arrives, self.now + delay)
+        self.at(lane.arrives, lambda: self._begin(link, lane, era))
+        lane.asleep = True
+        self._pump(link, lane)
+
+    def _begin(self, link: Link, lane: _Lane, era: int) -> None:
+        """The first byte arrives: memory is asked for."""
+        target = lane.target.bulk
+        if link.era != era or target is None or not lane.target.alive:
+            return
+        if lane.landing is not None:
+            lane.arrived += 1
+            return
+        header = lane.flying[0][0]
+        lane.landing = (header, target.chunk_buffer(lane.source.name, header))
+        self.perform(lane.target)
+        self.at(self.now + self.random.random() * 1e-3, lambda: self._end(link, lane, era))
+
+    def _end(self, link: Link, lane: _Lane, era: int) -> None:
+        """The last byte has arrived."""
+        target = lane.target.bulk
+        if link.era != era or target is None or lane.landing is None or not lane.target.alive:
+            return
+        (header, buffer), lane.landing = lane.landing, None
+        data = lane.flying.popleft()[1]
+        if buffer is not None:
+            buffer[:] = data
+        view = memoryview(data) if buffer is None else buffer
+        target.on_chunk(self.now, lane.source.name, header, view, buffer is not None)
+        self.perform(lane.target)
+        if lane.arrived and link.era == era:
+            lane.arrived -= 1
+            self._begin(link, lane, era)
