@@ -673,6 +673,15 @@ def test_a_transfer_that_is_urgent_again_takes_over(site: Site) -> None:
     site.ledger.set_yields(second, True)
 
 
+def test_what_was_taken_over_is_not_needed_of_the_slow_sender(site: Site) -> None:
+    parked = site.open(A, 1, yields=True)
+    chunk = FakeChunk(A, 0)
+    site.ledger.admit_chunk(chunk)
+    site.ledger.damaged(chunk)
+    site.open(B, 1)
+    assert site.ledger.report(parked).needs == ()
+
+
 def test_urgent_ones_do_not_take_over_from_one_another(site: Site) -> None:
     first, second = site.open(A, 1), site.open(B, 1)
     for ticket in (first, second):
