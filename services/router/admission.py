@@ -18,33 +18,43 @@ QUANTUM = 4096
 """Prompt tokens that a tenant may be served more of than it has earned, per turn."""
 
 DRAIN_SAMPLES = 64
-DRAIN_WINDOW = 30.0
-"""Seconds of ends that the drain rate looks back on."""
+"""Last ends that the drain rate looks back on."""
+
+DRAIN_LEAST = 1.0
+"""Seconds of waiting before ends say anything."""
 
 RETRY_LEAST, RETRY_MOST = 1.0, 60.0
 
 
 class DrainRate:
-    """Requests/s that end, from the last ends."""
+    """Requests/s that end while others wait: only then do ends tell how fast room comes."""
 
     def __init__(self) -> None:
+        self._since: float | None = None  # since when some have been waiting
         self._ends: deque[float] = deque(maxlen=DRAIN_SAMPLES)
 
-    def ended(self, now: float) -> None:
-        self._ends.append(now)
+    def waiting(self, now: float, *, some: bool) -> None:
+        """Whether requests wait for room now."""
+        if not some:
+            self._since = None
+            self._ends.clear()
+        elif self._since is None:
+            self._since = now
 
-    def per_second(self, now: float) -> float:
-        """0.0 while too little is known."""
-        while self._ends and self._ends[0] < now - DRAIN_WINDOW:
-            self._ends.popleft()
-        if len(self._ends) < 2:
-            return 0.0
-        return len(self._ends) / max(now - self._ends[0], 1e-3)
+    def ended(self, now: float) -> None:
+        """A request has ended."""
+        if self._since is not None:
+            self._ends.append(now)
 
     def seconds_for(self, now: float, requests: int) -> float:
-        """How long so many requests take to end; 0.0 while unknown."""
-        rate = self.per_second(now)
-        return requests / rate if rate else 0.0
+        """How long so many requests take to end; 0.0 while that is not known."""
+        if self._since is None:
+            return 0.0
+        first = self._since if len(self._ends) < DRAIN_SAMPLES else self._ends[0]
+        span = now - first
+        if span < DRAIN_LEAST:
+            return 0.0
+        return requests * span / max(1, len(self._ends))
 
 
 class _Tenant:
@@ -98,6 +108,15 @@ class WaitingRoom:
         if not level:
             del self._levels[priority]
 
+    def after(self, tried: set[Rid]) -> Rid | None:
+        """The next one that was not tried: a large request at the head does not keep all others waiting."""
+        for _, level in sorted(self._levels.items()):
+            for tenant in level.values():
+                for rid in tenant.queue:
+                    if rid not in tried:
+                        return rid
+        return None
+
     def peek(self) -> Rid | None:
         """Whose turn it is."""
         if not self._levels:
@@ -122,6 +141,19 @@ class Admission:
         self.room = WaitingRoom()
         self.drain = DrainRate()
         self.refused = 0
+
+    def enter(self, now: float, rid: Rid, tenant: str, priority: int, cost: int) -> None:
+        """Wait for room. Raises Overloaded where that would take too long."""
+        if rid not in self.room:
+            self.check_wait(now)
+            self.room.add(rid, tenant, priority, cost)
+            self.drain.waiting(now, some=True)
+
+    def leave(self, now: float, rid: Rid, *, served: bool = False) -> None:
+        """Wait no longer."""
+        if rid in self.room:
+            self.room.remove(rid, served=served)
+            self.drain.waiting(now, some=bool(len(self.room)))
 
     def check(self, now: float, live: int) -> None:
         """Raises Overloaded where one more request may not come in."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 from services.router.legs import DECODER_TABLE, PREFILL_TABLE, LegState
 from services.router.phases import TABLE, Phase
 
+S = TypeVar("S", bound=StrEnum)
+E = TypeVar("E", bound=StrEnum)
 
-def mermaid(table: Mapping[tuple[StrEnum, StrEnum], StrEnum], first: StrEnum) -> str:
+
+def mermaid(table: Mapping[tuple[S, E], S], first: S) -> str:
     """A state diagram of a (state, event) table; events that lead the same way share an arrow."""
-    arrows: dict[tuple[StrEnum, StrEnum], list[StrEnum]] = {}
+    arrows: dict[tuple[S, S], list[E]] = {}
     for (state, event), after in table.items():
         arrows.setdefault((state, after), []).append(event)
     lines = ["stateDiagram-v2", f"    [*] --> {first}"]

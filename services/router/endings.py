@@ -64,7 +64,6 @@ class Endings:
         cached = min((r.md_hit or 0) * r.pool.block_tokens, r.log.prompt_len)
         self._mesh.emit(r.rid, Done(end.reason, end.at, cached, r.trace.show()))
         self._mesh.count("requests_finished_total")
-        self._admission.drain.ended(now)
         if singular:
             self._release_all(r)
             self._close(now, r)
@@ -167,14 +166,12 @@ class Endings:
 
     def _wait(self, now: float, r: Request, road: NoRoad) -> None:
         """Into the waiting room, without anything kept at workers."""
-        room = self._admission.room
-        if r.rid not in room:
-            try:
-                self._admission.check_wait(now)
-            except Overloaded as refused:
-                self.fail(now, r, refused)
-                return
-            room.add(r.rid, r.spec.tenant, r.spec.priority, r.log.prompt_len)
+        try:
+            self._admission.enter(now, r.rid, r.spec.tenant, r.spec.priority, r.log.prompt_len)
+        except Overloaded as refused:
+            self.fail(now, r, refused)
+            return
+        if r.waits_until is None or now > r.waits_until:
             r.waits_until = now + self._mesh.policy.queue_wait
             self._mesh.count("requests_waited_total")
         r.waiting = True
@@ -219,5 +216,6 @@ class Endings:
     def _close(self, now: float, r: Request) -> None:
         r.main = r.relay = r.prefill = r.owner = r.displaced = None
         r.move(Event.END)
-        self._admission.room.remove(r.rid)
+        self._admission.leave(now, r.rid)
+        self._admission.drain.ended(now)
         self._ended(now, r)

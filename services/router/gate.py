@@ -19,8 +19,8 @@ from shared.errors import InvalidRequest, Unavailable
 from shared.kv.hashing import chain_root
 from shared.wire.messages import Rid, Sampling
 
-ROOM_BURST = 64
-"""Waiting requests that are tried again at one event."""
+ROOM_TRIES = 4
+"""Waiting requests that may find no room at one event before the rest goes on waiting."""
 
 
 class Gate:
@@ -65,18 +65,19 @@ class Gate:
         return Rid(self._incarnation, self._counter)
 
     def serve_waiting(self, now: float) -> None:
-        """Place requests that wait for room, in their turn, until one finds none."""
+        """Place requests that wait for room, in their turn, until some of them have found none."""
         room = self._admission.room
-        for _ in range(ROOM_BURST):
-            rid = room.peek()
-            if rid is None:
-                return
+        tried: set[Rid] = set()
+        rid = room.peek()
+        while rid is not None and len(tried) < ROOM_TRIES:
             r = self._requests[rid]
             r.waiting, r.retry_at = False, None
             self._watch.look(now, r)
             if r.waiting:
-                return
-            room.remove(rid, served=True)
+                tried.add(rid)
+            else:
+                self._admission.leave(now, rid, served=True)
+            rid = room.after(tried) if tried else room.peek()
 
     def _pools(self, spec: GenerationRequest) -> list[PoolKey]:
         if not spec.ids:

@@ -1,0 +1,130 @@
+"""Who waits, in which order, and who is sent away with which Retry-After."""
+
+from collections import Counter
+
+import pytest
+
+from services.router.admission import Admission, WaitingRoom
+from shared.errors import Overloaded
+from shared.policy.config import RouterPolicy
+from shared.wire.messages import Rid
+
+
+def rid(counter: int) -> Rid:
+    return Rid(1, counter)
+
+
+def serve(room: WaitingRoom, count: int) -> list[int]:
+    served = []
+    for _ in range(count):
+        head = room.peek()
+        assert head is not None
+        served.append(head.counter)
+        room.remove(head, served=True)
+    return served
+
+
+def test_one_tenant_is_served_in_order() -> None:
+    room = WaitingRoom()
+    for at in range(5):
+        room.add(rid(at), "a", 0, 1000 * (5 - at))
+    assert serve(room, 5) == [0, 1, 2, 3, 4]
+    assert room.peek() is None
+
+
+def test_lower_priority_numbers_go_first() -> None:
+    room = WaitingRoom()
+    room.add(rid(1), "a", 1, 10)
+    room.add(rid(2), "b", 0, 10)
+    room.add(rid(3), "a", 0, 10)
+    assert set(serve(room, 2)) == {2, 3}
+    assert serve(room, 1) == [1]
+
+
+def test_tenants_share_by_tokens_not_by_requests() -> None:
+    room = WaitingRoom()
+    for at in range(100):
+        room.add(rid(at), "large", 0, 8000)
+    for at in range(100, 500):
+        room.add(rid(at), "small", 0, 1000)
+    tokens: Counter[str] = Counter()
+    for counter in serve(room, 180):
+        tokens["large" if counter < 100 else "small"] += 8000 if counter < 100 else 1000
+    assert 0.8 < tokens["large"] / tokens["small"] < 1.25
+
+
+def test_a_tenant_that_was_alone_owes_nothing_when_another_comes() -> None:
+    room = WaitingRoom()
+    for at in range(50):
+        room.add(rid(at), "first", 0, 4000)
+    serve(room, 40)
+    for at in range(100, 120):
+        room.add(rid(at), "second", 0, 4000)
+    served = serve(room, 10)
+    assert 4 <= sum(counter < 100 for counter in served) <= 6
+
+
+def test_a_request_that_left_is_gone_and_may_come_again() -> None:
+    room = WaitingRoom()
+    room.add(rid(1), "a", 0, 10)
+    room.add(rid(2), "a", 0, 10)
+    room.remove(rid(1))
+    room.remove(rid(1))
+    assert len(room) == 1
+    assert room.peek() == rid(2)
+    room.add(rid(1), "a", 0, 10)
+    assert serve(room, 2) == [2, 1]
+
+
+def test_after_skips_what_was_tried() -> None:
+    room = WaitingRoom()
+    for at in range(3):
+        room.add(rid(at), "a", 0, 10)
+    assert room.after({rid(0)}) == rid(1)
+    assert room.after({rid(0), rid(1), rid(2)}) is None
+
+
+def test_more_live_requests_than_allowed_are_refused_with_retry_after() -> None:
+    admission = Admission(RouterPolicy(max_requests=2))
+    admission.check(0.0, 1)
+    with pytest.raises(Overloaded, match="2 requests") as refused:
+        admission.check(0.0, 2)
+    assert refused.value.retry_after >= 1.0
+    assert refused.value.status == 429
+
+
+def test_a_burst_may_wait_while_nothing_is_known_of_the_drain() -> None:
+    admission = Admission(RouterPolicy())
+    for at in range(32):
+        admission.enter(0.1, rid(at), "a", 0, 10)
+    assert len(admission.room) == 32
+
+
+def test_what_would_wait_too_long_is_refused_at_once() -> None:
+    admission = Admission(RouterPolicy(queue_wait=10.0))
+    for at in range(20):
+        admission.enter(0.0, rid(at), "a", 0, 10)
+    admission.drain.ended(1.0)
+    admission.drain.ended(2.0)
+    with pytest.raises(Overloaded, match="20 requests wait") as refused:
+        admission.enter(2.0, rid(99), "a", 0, 10)
+    assert refused.value.retry_after == pytest.approx(20.0)
+
+
+def test_the_waiting_room_is_bounded() -> None:
+    admission = Admission(RouterPolicy(max_waiting=2))
+    for at in range(2):
+        admission.enter(0.0, rid(at), "a", 0, 10)
+    with pytest.raises(Overloaded):
+        admission.enter(0.0, rid(9), "a", 0, 10)
+
+
+def test_the_drain_is_measured_only_while_some_wait() -> None:
+    admission = Admission(RouterPolicy(queue_wait=5.0))
+    admission.drain.ended(0.0)
+    admission.enter(100.0, rid(1), "a", 0, 10)
+    admission.leave(101.0, rid(1), served=True)
+    admission.enter(200.0, rid(2), "a", 0, 10)
+    for at in range(10, 40):
+        admission.enter(200.5, rid(at), "a", 0, 10)
+    assert len(admission.room) == 31
