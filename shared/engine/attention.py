@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from shared.engine.contexts import Context
+from shared.engine.linear import has_matrix_unit
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 SPLIT_ROWS = 32  # new tokens from which a prefix is worth a call of its own, without a mask
+WIDE_ROWS = 16  # new tokens from which bfloat16 without a matrix unit is slower than float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class Extend:
         self._new = kv[:, :, :, self._start : self._end].unbind(0)
         self._all = kv[:, :, :, : self._end].unsqueeze(2).unbind(0)
         self._masks: dict[int | None, Tensor] = {}
+        wide = part.new >= WIDE_ROWS and not has_matrix_unit()
+        self._dtype = torch.float32 if wide else kv.dtype
 
     def write(self, layer: int, kv: Tensor) -> None:
         new = self._new[layer]
@@ -141,10 +145,10 @@ class Extend:
         new.copy_(kv.view(rows, 2, heads // 2, head_dim).permute(1, 2, 0, 3))
 
     def attend(self, layer: int, window: int | None, queries: Tensor) -> Tensor:
-        by_head = queries.transpose(0, 1).unsqueeze(0)
-        keys, values = self._all[layer].to(queries.dtype)
+        by_head = queries.transpose(0, 1).unsqueeze(0).to(self._dtype)
+        keys, values = self._all[layer].to(self._dtype)
         if window is not None and window < self._end:
-            return self._windowed(window, by_head, keys, values)
+            return self._windowed(window, by_head, keys, values).to(queries.dtype)
         mixed: Tensor
         if self._start == 0:
             mixed = _flash(by_head, keys, values, is_causal=True)[0]
@@ -152,7 +156,7 @@ class Extend:
             mixed = self._masked(by_head, keys, values)
         else:
             mixed = self._split(by_head, keys, values)
-        return mixed[0].transpose(0, 1)
+        return mixed[0].transpose(0, 1).to(queries.dtype)
 
     def _windowed(self, window: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         first = max(0, self._start + 1 - window)
