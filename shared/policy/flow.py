@@ -55,26 +55,30 @@ class LineEstimate:
 
     The estimate is the best sample of the last `window` seconds with samples: an idle or half-used line
     says nothing about its rate. A lower sample alone is not believed (the sender may have been slow); with
-    a risen round trip or loss it is, and older samples are dropped. Nor does a low sample count while this
-    side's own pace held the bytes back: a line that is never tried says nothing, or each estimate would only
-    confirm the one before it and fall with every pause. One round trip of eight is sent at 1.25 times the
-    estimate, to find a line that has become faster. Until samples stop growing (start-up) nothing is held
-    back.
+    a risen round trip or loss it is, and older samples are cut to it. Nor does a low sample count while
+    this side's own pace held the bytes back: a line that is never tried says nothing, or each estimate
+    would only confirm the one before it and fall with every pause.
+
+    Of eight round trips one is sent at 1.25 times the estimate, to find a line that has become faster, and
+    the next at 0.8, to let go of the queue that this made; while a queue stands the others are sent at
+    0.9. Until samples stop growing (start-up) nothing is held back.
     """
 
-    PROBE_GAIN = 1.25
-    PROBE_EVERY = 8
+    TURNS = 8
+    PROBE, DRAIN, EASE = 1.25, 0.8, 0.9
     _FALL = 0.85  # of the estimate: lower samples are a fall, if anything else says so
     _GROWTH = 1.25
     _STEADY = 3  # samples without growth that end the start-up
 
     def __init__(self, window: float, guess: float = 0.0) -> None:
         self._window = window
-        self._samples: deque[tuple[float, float]] = deque()
+        self._samples: deque[tuple[float, float]] = deque()  # (when, rate)
+        self._trips: deque[tuple[float, float]] = deque()  # (when, round trip)
         self._rate = self._guess = guess
         self._full = 0.0
         self._steady = 0
         self._low = 0
+        self._queueing = False
 
     @property
     def rate(self) -> float:
@@ -86,40 +90,46 @@ class LineEstimate:
         """Whether enough samples agree to pace by the estimate."""
         return self._steady >= self._STEADY
 
-    def sample(
-        self, now: float, rate: float, *, rtt: float, least_rtt: float, lost: bool, limited: bool = True
-    ) -> None:
+    def sample(self, now: float, rate: float, *, rtt: float, lost: bool, limited: bool = True) -> None:
         """`rate` was delivered over an interval in which a backlog existed all the time. `limited`: it was
         the line that bytes waited for, not this side's pace."""
+        _keep(self._trips, now, rtt, self._window)
+        self._queueing = rtt > 1.25 * min(trip for _, trip in self._trips) + 0.002
         if not limited and rate <= self._rate:
             if self.started:
-                self._keep(now, self._rate)
+                _keep(self._samples, now, self._rate, self._window)
             return
-        queueing = least_rtt > 0 and rtt > 1.25 * least_rtt + 0.002
-        fallen = self.started and rate < self._FALL * self._rate and (queueing or lost)
+        fallen = self.started and rate < self._FALL * self._rate and (self._queueing or lost)
         self._low = self._low + 1 if fallen else 0
         if self._low >= 2:
-            self._samples.clear()
             self._low = 0
-        self._keep(now, rate)
-        best = max(sample for _, sample in self._samples)
+            self._samples = deque((when, min(one, rate)) for when, one in self._samples)
+        _keep(self._samples, now, rate, self._window)
+        best = max(one for _, one in self._samples)
         self._rate = best if self.started else max(best, self._guess)
         if rate > self._full * self._GROWTH:
             self._full, self._steady = rate, 0
         elif not self.started and limited:
             self._steady += 1
 
-    def _keep(self, now: float, rate: float) -> None:
-        self._samples.append((now, rate))
-        while self._samples[0][0] < now - self._window:
-            self._samples.popleft()
-
     def pace(self, now: float, rtt: float) -> float:
         """The rate to send at now."""
         if not self.started:
             return UNLIMITED
-        turn = int(now / max(rtt, 0.01)) % self.PROBE_EVERY
-        return self._rate * (self.PROBE_GAIN if turn == 0 else 1.0)
+        match int(now / max(rtt, 0.01)) % self.TURNS:
+            case 0:
+                return self._rate * self.PROBE
+            case 1:
+                return self._rate * self.DRAIN
+            case _:
+                return self._rate * (self.EASE if self._queueing else 1.0)
+
+
+def _keep(history: deque[tuple[float, float]], now: float, value: float, window: float) -> None:
+    """Add a value and let go of those that are older than the window."""
+    history.append((now, value))
+    while history[0][0] < now - window:
+        history.popleft()
 
 
 class Backoff:

@@ -19,8 +19,10 @@ from shared.transport.tcp import TcpInfo
 
 _TURN_BYTES = 8 << 20
 """Sent in one go at most, then the loop gets its turn."""
-_LEAST_INTERVAL = 0.02
-_MOST_SILENT = 0.25
+_LEAST_INTERVAL = 0.05
+"""Seconds of one sample at least, and two round trips: acknowledgements come in clumps."""
+_MOST_INTERVAL = 0.5
+"""Seconds of one sample at most, or four round trips: a longer one had pauses in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,9 @@ class Sender(Protocol):
     def infos(self) -> list[TcpInfo]:
         """The kernel's view of its bulk connections."""
 
+    def keep_unsent(self, size: int) -> None:
+        """Bytes that the kernel may hold unsent on each of its bulk connections."""
+
 
 class Line:
     """The sending half of one line. `spec` None: no limit, no sharing."""
@@ -89,8 +94,9 @@ class Line:
         self._hungry: deque[Sender] = deque()
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
         self._rtt = spec.rtt if spec else 0.0
+        self._unsent = self.chunk_limit()
         self._sampled = 0.0
-        self._acked = 0
+        self._delivered = 0
         self._retransmits = 0
         self._busy_since: float | None = None
         self._limited = False  # at the last sample, bytes waited for the line itself
@@ -123,6 +129,10 @@ class Line:
         self.sample(now)
         left = _TURN_BYTES
         limit = self.chunk_limit()
+        if limit != self._unsent:
+            self._unsent = limit
+            for sender in self._senders if self.spec else ():
+                sender.keep_unsent(limit)
         self._bucket.set_rate(now, self._allowed(now))
         while self._hungry:
             delay = self._bucket.delay(now)
@@ -160,21 +170,20 @@ class Line:
     def sample(self, now: float) -> None:
         """Measure what was delivered since the last sample, where that is long enough ago."""
         span = now - self._sampled
-        if span < max(_LEAST_INTERVAL, self._rtt):
+        if span < max(_LEAST_INTERVAL, 2 * self._rtt):
             return
         infos = [info for sender in self._senders for info in sender.infos()]
-        acked = sum(info.acked for info in infos)
+        total = sum(info.delivered for info in infos)
         retransmits = sum(info.retransmits for info in infos)
         self._note_backlog(now)
-        delivered, lost = acked - self._acked, retransmits > self._retransmits
+        delivered, lost = total - self._delivered, retransmits > self._retransmits
         waits = any(info.unsent for info in infos) or any(sender.blocked() for sender in self._senders)
         limited, self._limited = waits and self._limited, waits
-        counted = self._sampled > 0 and span < max(_MOST_SILENT, 4 * self._rtt) and delivered > 0
-        self._sampled, self._acked, self._retransmits = now, acked, retransmits
+        counted = self._sampled > 0 and span < max(_MOST_INTERVAL, 4 * self._rtt) and delivered > 0
+        self._sampled, self._delivered, self._retransmits = now, total, retransmits
         if counted and self._busy_since is not None and self._busy_since <= now - span and infos:
             rtt = sum(info.rtt for info in infos) / len(infos)
-            least = min(info.least_rtt for info in infos)
-            self._estimate.sample(now, delivered / span, rtt=rtt, least_rtt=least, lost=lost, limited=limited)
+            self._estimate.sample(now, delivered / span, rtt=rtt, lost=lost, limited=limited)
 
     # --- inside ---
 

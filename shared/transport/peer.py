@@ -61,7 +61,7 @@ class Peer:
         self._ping = False
         self._turn = 0
         self._refused = False  # the source had chunks and no socket wanted them
-        self._progress: dict[int, tuple[int, float]] = {}  # bulk connection -> (acked, since)
+        self._progress: dict[int, tuple[int, float]] = {}  # bulk connection -> (delivered, since)
         line.join(self)
 
     # --- connections ---
@@ -183,6 +183,10 @@ class Peer:
     def infos(self) -> list[TcpInfo]:
         return [info for stream in self.bulk.values() if (info := stream.info()) is not None]
 
+    def keep_unsent(self, size: int) -> None:
+        for stream in self.bulk.values():
+            stream.tune(unsent=size)
+
     def stalled(self, now: float) -> list[Stream]:
         """Bulk connections on which written bytes have stayed unacknowledged for too long."""
         found = []
@@ -190,9 +194,9 @@ class Peer:
             info = stream.info()
             if info is None:
                 continue
-            acked, since = self._progress.get(index, (-1, now))
-            if info.acked != acked or not stream.outstanding():
-                self._progress[index] = (info.acked, now)
+            delivered, since = self._progress.get(index, (-1, now))
+            if info.delivered != delivered or not stream.outstanding():
+                self._progress[index] = (info.delivered, now)
             elif now - since >= self._policy.bulk_stall:
                 found.append(stream)
         return found

@@ -23,7 +23,15 @@ from shared.wire.handshake import Agreed
 _NOTSENT_LOWAT = 25
 _SO_MAX_PACING_RATE = 47
 # struct tcp_info of linux/tcp.h: 8 bytes of flags, 24 u32, then u64 and u32 that came later.
-_RTT_AT, _RETRANSMITS_AT, _ACKED_AT, _UNSENT_AT, _TCP_INFO_BYTES = 68, 100, 120, 144, 160
+_MSS_AT, _SACKED_AT, _RTT_AT, _RETRANSMITS_AT, _ACKED_AT, _UNSENT_AT, _TCP_INFO_BYTES = (
+    16,
+    28,
+    68,
+    100,
+    120,
+    144,
+    160,
+)
 _RETRY = 0.01
 _LINGER = 1.0
 
@@ -35,7 +43,7 @@ class TcpInfo:
     rtt: float  # seconds, smoothed
     least_rtt: float
     retransmits: int  # segments, ever
-    acked: int  # bytes, ever
+    delivered: int  # bytes that the other side has, ever: acknowledged, or selectively so
     unsent: int  # bytes that the kernel has not sent yet
 
 
@@ -206,9 +214,10 @@ class Stream(asyncio.BufferedProtocol):
             return None
         rtt = struct.unpack_from("<I", raw, _RTT_AT)[0]
         retransmits = struct.unpack_from("<I", raw, _RETRANSMITS_AT)[0]
-        acked = struct.unpack_from("<Q", raw, _ACKED_AT)[0]
+        sacked = struct.unpack_from("<I", raw, _SACKED_AT)[0] * struct.unpack_from("<I", raw, _MSS_AT)[0]
+        delivered = struct.unpack_from("<Q", raw, _ACKED_AT)[0] + sacked
         unsent, least = struct.unpack_from("<II", raw, _UNSENT_AT)
-        return TcpInfo(rtt / 1e6, least / 1e6, retransmits, acked, unsent)
+        return TcpInfo(rtt / 1e6, least / 1e6, retransmits, delivered, unsent)
 
     # --- inside ---
 

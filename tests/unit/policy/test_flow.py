@@ -47,23 +47,23 @@ def test_without_a_limit_nothing_waits_and_a_limit_later_forgives_it() -> None:
 def test_the_estimate_is_the_best_recent_sample() -> None:
     estimate = LineEstimate(10.0)
     for step, rate in enumerate([5.0, 20.0, 24.0, 25.0, 25.0, 25.0, 22.0]):
-        estimate.sample(step * 0.1, rate * MB, rtt=0.04, least_rtt=0.04, lost=False)
+        estimate.sample(step * 0.1, rate * MB, rtt=0.04, lost=False)
     assert estimate.started
     assert estimate.rate == 25 * MB
 
 
 def test_an_idle_line_keeps_its_estimate() -> None:
     estimate = _steady(25 * MB)
-    estimate.sample(500.0, 25 * MB, rtt=0.04, least_rtt=0.04, lost=False)
+    estimate.sample(500.0, 25 * MB, rtt=0.04, lost=False)
     assert estimate.rate == 25 * MB
 
 
 def test_a_slow_sender_alone_is_no_slow_line_until_the_window_is_over() -> None:
     estimate = _steady(25 * MB)
     for step in range(20):
-        estimate.sample(2.0 + step * 0.1, 5 * MB, rtt=0.04, least_rtt=0.04, lost=False)
+        estimate.sample(2.0 + step * 0.1, 5 * MB, rtt=0.04, lost=False)
     assert estimate.rate == 25 * MB
-    estimate.sample(20.0, 5 * MB, rtt=0.04, least_rtt=0.04, lost=False)
+    estimate.sample(20.0, 5 * MB, rtt=0.04, lost=False)
     assert estimate.rate == 5 * MB
 
 
@@ -71,7 +71,7 @@ def test_a_slow_sender_alone_is_no_slow_line_until_the_window_is_over() -> None:
 def test_a_fall_with_a_queue_or_loss_is_believed_at_once(rtt: float, lost: bool) -> None:
     estimate = _steady(25 * MB)
     for step in range(2):
-        estimate.sample(2.0 + step * 0.1, 6 * MB, rtt=rtt, least_rtt=0.04, lost=lost)
+        estimate.sample(2.0 + step * 0.1, 6 * MB, rtt=rtt, lost=lost)
     assert estimate.rate == 6 * MB
 
 
@@ -79,7 +79,7 @@ def test_probes_find_a_faster_line_within_three_seconds() -> None:
     estimate, capacity, now, rtt = _steady(6 * MB), 25 * MB, 2.0, 0.04
     while estimate.rate < 0.95 * capacity:
         rate = min(capacity, estimate.pace(now, rtt))
-        estimate.sample(now, rate, rtt=rtt, least_rtt=rtt, lost=False)
+        estimate.sample(now, rate, rtt=rtt, lost=False)
         now += rtt
     assert now < 5.0
 
@@ -89,7 +89,7 @@ def test_pacing_at_the_estimate_does_not_ratchet_down() -> None:
     estimate, now, rtt = _steady(25 * MB), 2.0, 0.04
     for _ in range(3000):
         rate = min(25 * MB, 0.98 * estimate.pace(now, rtt))
-        estimate.sample(now, rate, rtt=rtt, least_rtt=rtt, lost=False)
+        estimate.sample(now, rate, rtt=rtt, lost=False)
         now += rtt
     assert estimate.rate >= 0.97 * 25 * MB
 
@@ -99,38 +99,38 @@ def test_a_pace_that_pauses_does_not_pull_the_estimate_down() -> None:
     estimate, now = _steady(25 * MB), 2.0
     for step in range(300):
         rate = (0.3, 0.9, 0.1)[step % 3] * estimate.pace(now, 0.01)
-        estimate.sample(now, rate, rtt=0.05, least_rtt=0.00001, lost=step % 7 == 0, limited=False)
+        estimate.sample(now, rate, rtt=0.05, lost=step % 7 == 0, limited=False)
         now += 0.1
     assert estimate.rate >= 25 * MB
 
 
 def test_more_than_the_estimate_counts_whatever_limited_it() -> None:
     estimate = _steady(25 * MB)
-    estimate.sample(2.0, 30 * MB, rtt=0.04, least_rtt=0.04, lost=False, limited=False)
+    estimate.sample(2.0, 30 * MB, rtt=0.04, lost=False, limited=False)
     assert estimate.rate == 30 * MB
 
 
 def test_a_line_that_was_never_full_is_not_paced_by_what_it_happened_to_carry() -> None:
     estimate = LineEstimate(10.0, 25 * MB)
     for step in range(20):
-        estimate.sample(0.1 * step, MB, rtt=0.04, least_rtt=0.04, lost=False, limited=False)
+        estimate.sample(0.1 * step, MB, rtt=0.04, lost=False, limited=False)
     assert estimate.rate == 25 * MB
     assert not estimate.started
 
 
 def test_nothing_is_held_back_while_samples_still_grow() -> None:
     estimate = LineEstimate(10.0)
-    estimate.sample(0.1, MB, rtt=0.04, least_rtt=0.04, lost=False)
+    estimate.sample(0.1, MB, rtt=0.04, lost=False)
     assert estimate.pace(0.1, 0.04) == UNLIMITED
 
 
 def test_the_guess_counts_until_something_was_measured() -> None:
     estimate = LineEstimate(10.0, 25 * MB)
     assert estimate.rate == 25 * MB
-    estimate.sample(0.1, MB, rtt=0.04, least_rtt=0.04, lost=False)
+    estimate.sample(0.1, MB, rtt=0.04, lost=False)
     assert estimate.rate == 25 * MB
     for step in range(5):
-        estimate.sample(0.2 + step, 20 * MB, rtt=0.04, least_rtt=0.04, lost=False)
+        estimate.sample(0.2 + step, 20 * MB, rtt=0.04, lost=False)
     assert estimate.rate == 20 * MB
 
 
@@ -154,5 +154,5 @@ def test_chunks_take_about_ten_milliseconds(rate: float, size: int) -> None:
 def _steady(rate: float) -> LineEstimate:
     estimate = LineEstimate(10.0)
     for step in range(8):
-        estimate.sample(step * 0.1, rate, rtt=0.04, least_rtt=0.04, lost=False)
+        estimate.sample(step * 0.1, rate, rtt=0.04, lost=False)
     return estimate

@@ -41,7 +41,10 @@ class Destination:
         return self.full and self.left > 0
 
     def infos(self) -> list[TcpInfo]:
-        return [TcpInfo(0.02, 0.02, 0, self.acked, 0)]
+        return [TcpInfo(0.02, 0.02, 0, self.acked, int(self.full))]
+
+    def keep_unsent(self, size: int) -> None:
+        self.unsent = size
 
 
 class Clock:
@@ -129,14 +132,14 @@ async def test_samples_count_only_while_a_backlog_exists() -> None:
     for _ in range(20):
         line.wake(one)
         line.turn(clock.now)
-        clock.now += 0.03
-        one.acked += 150_000  # 5 MB/s
+        clock.now += 0.06
+        one.acked += 300_000  # 5 MB/s
     busy = line.view(clock.now).rate
     one.left, one.full = 0, False
     for _ in range(20):
         line.wake(one)
         line.turn(clock.now)
-        clock.now += 0.03
+        clock.now += 0.06
         one.acked += 1_000_000
     assert busy == pytest.approx(5e6)
     assert line.view(clock.now).rate == busy
@@ -152,7 +155,7 @@ async def test_its_own_pace_is_no_reason_to_slow_down() -> None:
     for step in range(300):
         line.wake(one)
         line.turn(clock.now)
-        clock.now += 0.03
+        clock.now += 0.06
         one.acked += 500 * (step % 9)  # far below the rate
     assert line.view(clock.now).rate == 5e6
 
