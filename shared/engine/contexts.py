@@ -8,7 +8,6 @@ Knows no model: layers and heads come from the store's shape.
 from __future__ import annotations
 
 import heapq
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shared.engine.rope import as_halves, as_pairs, split
-from shared.kv.store import KvStore
+from shared.kv.store import KvStore, anonymous
 
 SMALLEST = 256  # tokens of the smallest lane
 ARENA_LANES = 16
@@ -33,7 +32,7 @@ class Arena:
         lane = layers * 2 * kv_heads * capacity * head_dim * dtype.itemsize
         self.capacity = capacity
         self.lanes = max(1, min(ARENA_LANES, ARENA_BYTES // lane))
-        memory = mmap.mmap(-1, lane * self.lanes)
+        memory = anonymous(lane * self.lanes)
         flat = torch.frombuffer(memory, dtype=dtype)
         self.kv = flat.view(layers, 2, self.lanes, kv_heads, capacity, head_dim)
         self.rows = self.kv.view(layers, -1, head_dim).unbind(0)

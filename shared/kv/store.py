@@ -39,7 +39,7 @@ class KvStore:
         self.blocks = blocks
         self.block_bytes = layout.block_bytes
         try:
-            self._memory = mmap.mmap(-1, blocks * self.block_bytes)
+            self._memory = anonymous(blocks * self.block_bytes)
         except (OSError, OverflowError, ValueError) as error:
             size = blocks * self.block_bytes / 2**30
             raise OutOfBlocks(f"{blocks} KV blocks take {size:.1f} GiB: {error}; lower kv_blocks") from error
@@ -54,3 +54,8 @@ class KvStore:
             raise IndexError(f"block {block} of a pool of {self.blocks}")
         at = block * self.block_bytes
         return self._bytes[at : at + self.block_bytes]
+
+
+def anonymous(size: int) -> mmap.mmap:
+    """`size` bytes of zeroed memory of this process alone, committed page by page when it is written."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

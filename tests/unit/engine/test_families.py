@@ -32,3 +32,16 @@ def test_logits_are_those_of_transformers(tmp_path: Path, family: str, split: st
             expected = torch.log_softmax(torch.tensor(want[done - 1]), 0)
             torch.testing.assert_close(scores, expected, rtol=0, atol=1e-4)
     runner.execute(StepPlan((), ended=(1,)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_stays_close(tmp_path: Path, family: str) -> None:
+    runner = TorchRunner(
+        write_family(tmp_path, family), dtype="bfloat16", kv_blocks=8, block_tokens=BLOCK_TOKENS
+    )
+    row = Row(1, IDS.copy(), range(8), greedy(logprobs=runner.vocab))
+    for count in (17, 1, 8):
+        step(runner, [(row, count)])
+    scores = torch.tensor([score for _, score in sorted(row.drawn[0].top)])
+    expected = torch.log_softmax(torch.tensor(GOLDEN[family][-1]), 0)
+    assert float((scores - expected).abs().mean()) < 0.15
