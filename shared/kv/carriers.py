@@ -74,5 +74,7 @@ class Carriers:
                     raise InvariantBroken(f"block {index} is awaited from a transfer that yields")
                 if ticket.ticket not in self._waiters.get(hash_, {}):
                     raise InvariantBroken(f"block {index} is awaited in vain")
+        if not all(self._waiters.values()):
+            raise InvariantBroken("a block without waiting tickets is remembered")
         if carried != len(self._carrier) or awaited != sum(map(len, self._waiters.values())):
             raise InvariantBroken("a block is carried or awaited for a ticket that does not want it")

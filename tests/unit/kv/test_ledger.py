@@ -7,9 +7,10 @@ import pytest
 from shared.errors import BadChunk, InvariantBroken
 from shared.kv.layout import KvLayout
 from shared.kv.ledger import GONE, SCRATCH, Ledger, Target, Ticket
+from shared.kv.loans import Loans
 from shared.kv.pool import BlockPool
 from shared.kv.report import runs
-from shared.kv.ticket import BlockState
+from shared.kv.ticket import BlockState, Landing
 from tests.support.kv_chains import HALF, LAYOUT, TWO_GROUPS, FakeChunk, hash_of, hashes_of
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
@@ -221,11 +222,20 @@ def test_a_full_block_takes_no_chunk(site: Site) -> None:
     assert ticket.needs == {}
 
 
-def test_an_awaited_block_takes_no_chunk(site: Site) -> None:
-    site.open(A, 1)
-    site.open(B, 1, 2)
-    assert site.ledger.admit_chunk(FakeChunk(B, 0)) is SCRATCH
+def test_bytes_of_an_awaited_block_land_for_the_ticket_that_brings_it(site: Site) -> None:
+    brings, awaits = site.open(A, 1), site.open(B, 1, 2)
+    site.receive(B, 0)
+    assert (brings.published, awaits.published) == (1, 1)
+    assert brings.complete
     assert isinstance(site.ledger.admit_chunk(FakeChunk(B, 1)), Target)
+
+
+def test_bytes_that_two_tickets_bring_at_once_land_once(site: Site) -> None:
+    site.open(A, 1)
+    site.open(B, 1)
+    assert isinstance(site.ledger.admit_chunk(FakeChunk(B, 0)), Target)
+    assert site.ledger.admit_chunk(FakeChunk(A, 0)) is SCRATCH
+    site.ledger.check()
 
 
 def test_a_verified_range_takes_no_second_chunk(site: Site) -> None:
@@ -260,6 +270,23 @@ def test_a_range_being_received_takes_no_second_chunk(site: Site, offset: int, l
     site.ledger.admit_chunk(FakeChunk(A, 0))
     assert site.ledger.admit_chunk(FakeChunk(A, 0, offset, length)) is SCRATCH
     assert isinstance(site.ledger.admit_chunk(FakeChunk(A, 0, HALF, HALF)), Target)
+
+
+def test_a_range_before_one_being_received_is_free(site: Site) -> None:
+    site.open(A, 1)
+    site.ledger.admit_chunk(FakeChunk(A, 0, HALF))
+    assert isinstance(site.ledger.admit_chunk(FakeChunk(A, 0)), Target)
+
+
+def test_no_byte_is_lent_twice() -> None:
+    pool = BlockPool(1)
+    loans = Loans(pool)
+    ticket = Ticket(A, "rid", hashes_of(1), [], "key")
+    landing = Landing(pool.take(1)[0], ticket)
+    assert loans.lend(FakeChunk(A, 0), landing, 0, HALF) == Target(0, 0, HALF)
+    with pytest.raises(InvariantBroken, match="lent twice"):
+        loans.lend(FakeChunk(A, 0, 8), landing, 8, 8 + HALF)
+    assert (len(loans), pool.refs(0)) == (1, 2)
 
 
 def test_a_refused_twin_is_needed_again_only_if_the_first_is_lost(site: Site) -> None:
@@ -493,6 +520,7 @@ def test_a_second_ticket_waits_for_blocks_on_their_way(site: Site) -> None:
     assert (second.have, second.expected, second.unlanded) == (0, 2, 1)
     assert site.pool.promised_total == 3
     site.receive(A, 0)
+    assert (first.to_come, second.to_come) == (1, 2)
     assert (first.published, second.published) == (1, 1)
     assert site.changed() == {A, B}
     assert site.pool.refs(first.blocks[0]) == 2
