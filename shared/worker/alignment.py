@@ -6,7 +6,7 @@ dropped, and is counted as such. Whether it is sent or received here, its owner 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from shared.worker.site import Site
 
@@ -19,14 +19,16 @@ class Alignments:
         site: Site,
         timer: str,
         size: Callable[[bytes], int],
+        total: Callable[[Iterable[bytes]], int],
         drop: Callable[[bytes], None],
     ) -> None:
-        """`size`: blocks that an alignment's end would free; `drop` ends its transfer. `timer` names its
-        deadlines.
+        """`size`: blocks that one alignment holds; `total`: distinct blocks that several hold. `drop` ends
+        one's transfer. `timer` names its deadlines.
         """
         self._site = site
         self._timer = timer
         self._size = size
+        self._total = total
         self._drop = drop
         self._most = int(site.policy.align_fraction * site.pool.total)
         self._open: dict[bytes, None] = {}
@@ -40,7 +42,7 @@ class Alignments:
     @property
     def blocks(self) -> int:
         """Blocks that all of them hold."""
-        return sum(self._size(ticket) for ticket in self._open)
+        return self._total(self._open)
 
     def add(self, now: float, ticket: bytes) -> None:
         """A transfer's request has ended; it goes on as an alignment, or is dropped where that would be too

@@ -82,7 +82,9 @@ class KvIn:
         self._buffers = 0
         self._gone: OrderedDict[tuple[str, bytes], float] = OrderedDict()
         self._ended: OrderedDict[bytes, Rid] = OrderedDict()
-        self.alignments = Alignments(site, "align_in", self._unlanded, self._drop)
+        self.alignments = Alignments(
+            site, "align_in", self._unlanded, lambda tickets: sum(map(self._unlanded, tickets)), self._drop
+        )
 
     # --- numbers --------------------------------------------------------------------------------------------
 
@@ -139,11 +141,15 @@ class KvIn:
         self._site.count("transfers_in_total")
         return arrival
 
-    def close(self, ticket: bytes) -> list[int]:
-        """End a ticket. Its leading published blocks, whose pins are now the caller's."""
+    def close(self, ticket: bytes, *, unwanted: bool = False) -> list[int]:
+        """End a ticket. Its leading published blocks, whose pins are now the caller's.
+
+        `unwanted`: no router tells the sender, so that whoever it may be has to hear it from here.
+        """
         arrival = self._arrivals.pop(ticket)
-        if arrival.sender is not None and not arrival.book.complete:
-            self._site.outbox.send(arrival.sender, Have(ticket, arrival.rid, gone=True))
+        if arrival.sender is not None or unwanted:
+            for node in self._senders(arrival):
+                self._site.outbox.send(node, Have(ticket, arrival.rid, gone=True))
         self.alignments.lost(ticket)
         return self._end(arrival)
 
@@ -172,10 +178,14 @@ class KvIn:
             if arrival.rid == rid and arrival.ticket in self.alignments:
                 self._site.pool.unpin(self.close(arrival.ticket))
 
+    def on_missing(self, ticket: bytes) -> None:
+        """The sender has dropped an alignment. Others that waited for its blocks ask for them themselves."""
+        self.alignments.drop(ticket)
+
     def _drop(self, ticket: bytes) -> None:
         arrival = self._arrivals[ticket]
         self._site.outbox.send(arrival.router, Have(ticket, arrival.rid, gone=True))
-        self._site.pool.unpin(self.close(ticket))
+        self._site.pool.unpin(self.close(ticket, unwanted=True))
 
     # --- chunks ---------------------------------------------------------------------------------------------
 

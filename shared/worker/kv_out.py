@@ -28,6 +28,7 @@ from shared.wire.messages import (
 )
 from shared.wire.port import OutChunk
 from shared.worker.alignment import Alignments
+from shared.worker.carriage import Carriage
 from shared.worker.send_pins import SendPins
 from shared.worker.site import Site
 from shared.worker.sources import MAY_COME, Source, SourceState
@@ -68,11 +69,12 @@ class KvOut:
         self._open: dict[bytes, Transfer] = {}
         self._by_rid: dict[Rid, set[bytes]] = {}
         self._queues: dict[str, SendQueue] = {}
+        self._carriage = Carriage()
         self._awaited: dict[bytes, set[bytes]] = {}  # hash of a block to come -> tickets that want it
         self._writing: dict[int, tuple[bytes, int]] = {}
         self._key = 0
         self._ended: OrderedDict[bytes, None] = OrderedDict()
-        self.alignments = Alignments(site, "align_out", self._held, self._drop)
+        self.alignments = Alignments(site, "align_out", self._held, self._distinct, self._drop)
         self.pins = SendPins(site.pool, int(site.policy.send_pin_fraction * site.pool.total))
 
     # --- numbers --------------------------------------------------------------------------------------------
@@ -152,6 +154,8 @@ class KvOut:
         self._site.count("transfers_out_total")
         if not reached:
             self._site.timers.set(("unreached", transfer.ticket), now + self._site.policy.attach_wait)
+        self._changed(self._carriage.begin(transfer))
+        self._hurry(transfer)
         self.resolve(transfer)
 
     def reclass(self, transfer: Transfer, cls: TransferClass) -> None:
@@ -159,6 +163,19 @@ class KvOut:
         if transfer.cls is not cls:
             transfer.cls = cls
             self._queue(transfer.target).set_class(transfer.ticket, cls)
+            self._hurry(transfer)
+            self._stir(transfer)
+
+    def _hurry(self, transfer: Transfer) -> None:
+        """What a transfer's receiver waits for under other tickets comes as soon as the transfer itself."""
+        for carrier in self._carriage.awaited(transfer):
+            if carrier.cls > transfer.cls:
+                self.reclass(carrier, transfer.cls)
+
+    def _changed(self, transfers: Iterable[Transfer]) -> None:
+        """Transfers have taken blocks over from one another."""
+        for transfer in transfers:
+            self._resize(transfer)
             self._stir(transfer)
 
     # --- blocks come into being -----------------------------------------------------------------------------
@@ -213,6 +230,8 @@ class KvOut:
             self._site.count("transfers_out_done_total" if have.complete else "transfers_out_gone_total")
             if have.complete:
                 self.alignments.done(transfer.ticket)
+            if have.complete:
+                self.pins.unpin(transfer.report(have))
             self.close(transfer)
             return True
         before = transfer.acked_bytes
@@ -221,15 +240,21 @@ class KvOut:
             self._site.timers.clear(("report", transfer.ticket))
             transfer.rewind()
         if have.needs:
-            transfer.want(have.needs)
+            self._changed(self._carriage.ask(transfer, transfer.want(have.needs)))
+            self._hurry(transfer)
             self.resolve(transfer)
             if transfer.ticket not in self._open:
                 return True
         self._watch(now, transfer, moved=transfer.acked_bytes > before)
-        self._queue(node).open(transfer.ticket, transfer.cls, transfer.total_bytes, now)
-        self._queue(node).acked(transfer.ticket, transfer.acked_bytes)
+        self._resize(transfer)
         self._stir(transfer)
         return True
+
+    def _resize(self, transfer: Transfer) -> None:
+        """Tell the queue what a transfer has still to bring."""
+        queue = self._queue(transfer.target)
+        queue.open(transfer.ticket, transfer.cls, transfer.total_bytes, transfer.opened_at)
+        queue.acked(transfer.ticket, transfer.acked_bytes)
 
     def _watch(self, now: float, transfer: Transfer, *, moved: bool) -> None:
         """A transfer whose bytes stay unacknowledged has stalled."""
@@ -321,6 +346,7 @@ class KvOut:
                 f"{transfer.target} has acknowledged nothing for {2 * self._site.link.bulk_stall:g} s",
             ),
         )
+        self._tell_target(transfer, Missing(transfer.rid, transfer.ticket, transfer.published))
         self.close(transfer)
 
     # --- sessions and ends ----------------------------------------------------------------------------------
@@ -344,8 +370,9 @@ class KvOut:
     def align(self, now: float, transfer: Transfer, upto: int | None) -> None:
         """The request has ended: its transfer goes on as an alignment, up to the prompt's `upto` blocks."""
         if upto is not None:
+            self._end_carriage(transfer, [block for block in transfer.wanted if block >= upto])
             self.pins.unpin(transfer.shorten(upto))
-            self._queue(transfer.target).open(transfer.ticket, transfer.cls, transfer.total_bytes, now)
+            self._resize(transfer)
         self.reclass(transfer, TransferClass.ALIGNMENT)
         self._stir(transfer)
         self.alignments.add(now, transfer.ticket)
@@ -354,10 +381,22 @@ class KvOut:
         transfer = self._open.get(ticket)
         return 0 if transfer is None else len(transfer.held)
 
+    def _distinct(self, tickets: Iterable[bytes]) -> int:
+        """Blocks that transfers hold, each counted once."""
+        held: set[int] = set()
+        for ticket in tickets:
+            transfer = self._open.get(ticket)
+            if transfer is not None:
+                held.update(transfer.held.values())
+        return len(held)
+
     def _drop(self, ticket: bytes) -> None:
         """Its blocks are needed, or its time is over: the router learns that the rest will not come."""
         transfer = self._open[ticket]
         self._missing(transfer, transfer.published)
+
+    def _end_carriage(self, transfer: Transfer, blocks: list[int]) -> None:
+        self._changed(self._carriage.end(transfer, blocks, self._open.values()))
 
     def close(self, transfer: Transfer) -> None:
         """End a transfer and its pins. Chunks that are being written keep theirs."""
@@ -376,14 +415,22 @@ class KvOut:
         self.pins.unpin([transfer.held[index] for index in sorted(transfer.held)])
         transfer.held.clear()
         self._queue(transfer.target).close(transfer.ticket)
+        self._end_carriage(transfer, transfer.wanted)
         for kind in ("report", "stall", "unreached"):
             self._site.timers.clear((kind, transfer.ticket))
         self._remember(transfer.ticket)
 
     def _missing(self, transfer: Transfer, first: int) -> None:
         self._site.count("transfers_out_missing_total")
-        self._site.outbox.send(transfer.router, Missing(transfer.rid, transfer.ticket, first))
+        missing = Missing(transfer.rid, transfer.ticket, first)
+        self._site.outbox.send(transfer.router, missing)
+        self._tell_target(transfer, missing)
         self.close(transfer)
+
+    def _tell_target(self, transfer: Transfer, missing: Missing) -> None:
+        """An alignment has no router that would ask its receiver again: the receiver itself is told."""
+        if transfer.cls is TransferClass.ALIGNMENT and self._site.peers.get(transfer.target) is not None:
+            self._site.outbox.send(transfer.target, missing)
 
     def _remember(self, ticket: bytes) -> None:
         self._ended[ticket] = None

@@ -32,6 +32,7 @@ class Orders:
         }
         self._from_worker: dict[type[m.Message], Handler] = {
             m.Have: lambda now, node, message, _payload: rooms.kv_out.on_have(now, node, message),
+            m.Missing: lambda _now, _node, message, _payload: rooms.kv_in.on_missing(message.ticket),
         }
         if not prefill:
             self._from_router[m.Feed] = rooms.decoding.on_feed

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shared.wire.messages import Attach, Have
+from shared.wire.messages import Attach, Have, TransferClass
+
+URGENT = (TransferClass.UNCOVERED, TransferClass.COVERED)
+"""Classes of transfers that a client waits for."""
 
 Span = tuple[int, int, int]
 """(block of the chain, first byte, last byte + 1)."""
@@ -44,6 +47,22 @@ class Transfer:
         self._todo: list[Span] = [(block, 0, block_bytes) for block in sorted(self._wanted)]
         self._head = 0
         self._landed: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._left: set[int] = set()  # wanted here too, and sent by another transfer to the same node
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a client waits for it."""
+        return self.cls in URGENT
+
+    @property
+    def wanted(self) -> list[int]:
+        """Blocks that this transfer brings, landed or not."""
+        return sorted(self._wanted)
+
+    @property
+    def left(self) -> list[int]:
+        """Blocks that another transfer brings in its stead."""
+        return sorted(self._left)
 
     @property
     def total_bytes(self) -> int:
@@ -103,42 +122,76 @@ class Transfer:
         for block, first, end in have.ranges:
             landed[block] = (*landed.get(block, ()), (first, end))
         self._landed = landed
-        done = [block for block in sorted(self.held) if self._has_landed(block)]
+        done = [block for block in sorted(self.held) if self.has_landed(block)]
         if self._head:
             del self._todo[: self._head]
             self._head = 0
-        self._todo = [span for span in self._todo if not self._has_landed(span[0])]
+        self._todo = [span for span in self._todo if not self.has_landed(span[0])]
         return [self.held.pop(block) for block in done]
 
-    def want(self, needs: Iterable[tuple[int, int]]) -> None:
-        """Blocks to send that were left out or were damaged: all of each that has not landed."""
+    def want(self, needs: Iterable[tuple[int, int]]) -> set[int]:
+        """Blocks to send that were left out or were damaged: all of each that has not landed. Which these
+        are.
+        """
         again: set[int] = set()
         for first, end in needs:
             again.update(range(max(first, self.have, self.published), min(end, self.upto)))
         if again:
             self._wanted |= again
+            self._left -= again
             rest = [span for span in self._todo[self._head :] if span[0] not in again]
-            self._todo = sorted(rest + [span for block in again for span in self._gaps(block)])
-            self._head = 0
+            self._schedule(rest + [span for block in again for span in self._gaps(block)])
+        return again
+
+    def _schedule(self, spans: Iterable[Span]) -> None:
+        self._todo = sorted(spans)
+        self._head = 0
+
+    def has_sent(self, block: int) -> bool:
+        """Whether nothing of a block is still to be handed to the line."""
+        return all(span[0] != block for span in self._todo[self._head :])
+
+    def skip(self, block: int) -> None:
+        """The block is on its way already: it is sent again only where that is asked for."""
+        self._schedule(span for span in self._todo[self._head :] if span[0] != block)
+
+    def leave(self, block: int) -> None:
+        """Another transfer to the same node sends the block from now on."""
+        if block in self._wanted and not self.has_landed(block):
+            self._wanted.discard(block)
+            self._left.add(block)
+            self.skip(block)
+
+    def take_back(self, block: int) -> None:
+        """The other transfer has ended without it."""
+        self._left.discard(block)
+        self._wanted.add(block)
+        self._schedule([*self._todo[self._head :], *self._gaps(block)])
+
+    def waits_for(self) -> list[int]:
+        """Blocks that the receiver gets under other tickets."""
+        blocks = range(max(self.have, self.published), self.upto)
+        return [block for block in blocks if block not in self._wanted and not self.has_landed(block)]
 
     def rewind(self) -> None:
         """After a break of the connection: everything wanted that has not landed is to be sent again."""
         self.waits_report = False
-        self._head = 0
-        self._todo = [
-            span for block in sorted(self._wanted) if block >= self.published for span in self._gaps(block)
-        ]
+        self._schedule(
+            span for block in self._wanted if block >= self.published for span in self._gaps(block)
+        )
 
     def shorten(self, upto: int) -> list[int]:
         """Forget the blocks from `upto` on; the pool blocks whose pins end by that."""
         self.upto = max(self.have, min(self.upto, upto))
         self._wanted = {block for block in self._wanted if block < self.upto}
+        self._left = {block for block in self._left if block < self.upto}
         del self._todo[: self._head]
         self._head = 0
         self._todo = [span for span in self._todo if span[0] < self.upto]
         return [self.held.pop(block) for block in sorted(self.held) if block >= self.upto]
 
-    def _has_landed(self, block: int) -> bool:
+    def has_landed(self, block: int) -> bool:
+        """Whether the receiver has all of a block."""
         return block < self.published or self._landed.get(block) == ((0, self._block_bytes),)
 
     def _gaps(self, block: int) -> list[Span]:
