@@ -217,9 +217,7 @@ class Sources:
             relay_allowed=r.spec.relay_allowed
             and not r.relay_off
             and (relay is not None or r.relays < MOST_RELAYS),
-            singular_allowed=r.spec.singular_allowed
-            and r.singular_allowed
-            and (r.singular or not r.made),
+            singular_allowed=r.spec.singular_allowed and r.singular_allowed and (r.singular or not r.made),
             patient=bool(r.made),
             avoid=r.shunned(now),
             prefill="" if prefill is None else prefill.node,

@@ -166,17 +166,24 @@ class Ledger:
         first, end = self._map.span(chunk, ticket.upto)
         ticket.move(TicketEvent.CHUNK)
         self._advance(ticket)
-        state = ticket.block_state(chunk.block)
+        carrier = self._carrier(ticket, chunk.block)
+        state = carrier.block_state(chunk.block)
         if state is BlockState.WANTED:
-            landing = self._custody.land(ticket, chunk.block)
+            landing = self._custody.land(carrier, chunk.block)
         elif state is BlockState.LANDING:
-            landing = ticket.landings[chunk.block]
-            if not self._is_new(ticket, chunk.block, landing, first, end):
+            landing = carrier.landings[chunk.block]
+            if not self._is_new(carrier, chunk.block, landing, first, end):
                 return SCRATCH
         else:
             return SCRATCH
-        ticket.move_block(chunk.block, BlockEvent.LEND)
+        carrier.move_block(chunk.block, BlockEvent.LEND)
         return self._loans.lend(chunk, landing, first, end)
+
+    def _carrier(self, ticket: Ticket, index: int) -> Ticket:
+        """The ticket that brings the block. Its bytes are the same under any ticket whose chain has it."""
+        if ticket.block_state(index) is not BlockState.AWAITED:
+            return ticket
+        return self._carriers.carrier(ticket.hashes[index]) or ticket
 
     def _is_new(self, ticket: Ticket, index: int, landing: Landing, first: int, end: int) -> bool:
         if landing.collides(first, end):
