@@ -95,7 +95,7 @@ def test_only_the_prompt_is_aligned() -> None:
 
 @pytest.mark.parametrize("side", ["p", "md"])
 def test_one_that_is_too_large_is_dropped_and_counted(side: str) -> None:
-    bench = bench_of(rate=1000.0, **{f"{side}_blocks": 60})  # type: ignore[arg-type] # 10% of 60 blocks
+    bench = bench_of(rate=1000.0, **{f"{side}_blocks": 60})  # 10% of 60 blocks
     ended_before_its_cut(bench, align=True)
     bench.run(0.5)
     assert totals(bench, side, "dropped") == 1

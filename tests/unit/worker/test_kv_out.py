@@ -59,10 +59,13 @@ def test_pins_end_block_by_block() -> None:
     bench.run(6)
     assert bench["p"].worker.counts()["send_pins"] == 0
     bench.attach("p", "md", admitted(bench, rid))
-    seen = set()
-    bench.sim.run(
-        stop=lambda: bool(seen.add(bench["p"].worker.counts()["send_pins"]) or bench.router.of(m.Have))
-    )
+    seen: set[int] = set()
+
+    def landed() -> bool:
+        seen.add(bench["p"].worker.counts()["send_pins"])
+        return bool(bench.router.of(m.Have))
+
+    bench.sim.run(stop=landed)
     assert len(seen) > 5, "they fall in steps"
     bench.run(0.1)
     assert bench["p"].worker.counts()["send_pins"] == 0

@@ -8,7 +8,6 @@ from shared.wire import messages as m
 from tests.support.mesh import Bench, ScriptedRouter, greedy, worker_node
 from tests.support.sim import Node
 
-
 SLOW = SyntheticTiming(step=0.02)
 
 

@@ -38,7 +38,8 @@ def test_timers_equal_a_dictionary(acts: list[tuple[str, tuple[str, int], int]])
         else:
             due = timers.due(when)
             assert set(due) == {key for key, at in model.items() if at <= when}
-            assert [model[key] for key in due] == sorted(model[key] for key in due)
+            times = {str(key): at for key, at in model.items()}
+            assert [times[str(key)] for key in due] == sorted(times[str(key)] for key in due)
             model = {key: at for key, at in model.items() if at > when}
         assert timers.next() == min(model.values(), default=None)
         assert len(timers) == len(model)
