@@ -59,15 +59,17 @@ class LineEstimate:
     this side's own pace held the bytes back: a line that is never tried says nothing, or each estimate
     would only confirm the one before it and fall with every pause.
 
-    Of eight round trips one is sent at 1.25 times the estimate, to find a line that has become faster, and
-    the next at 0.8, to let go of the queue that this made; while a queue stands the others are sent at
-    0.9. Until samples stop growing (start-up) nothing is held back.
+    Two of sixteen round trips are sent at 1.25 times the estimate, to find a line that has become faster,
+    and on as long as that finds more. While a queue stands on the line all are sent at 0.85, until it is
+    gone: a full line needs no probe. Until samples stop growing (start-up) nothing is held back.
     """
 
-    TURNS = 8
-    PROBE, DRAIN, EASE = 1.25, 0.8, 0.9
+    PROBE, EASE = 1.25, 0.85
+    _TURNS, _PROBING = 16, 2
+    _LEAST_TURN = 0.05  # seconds: shorter ones say more of this machine than of the line
     _FALL = 0.85  # of the estimate: lower samples are a fall, if anything else says so
     _GROWTH = 1.25
+    _RISE = 1.1
     _STEADY = 3  # samples without growth that end the start-up
 
     def __init__(self, window: float, guess: float = 0.0) -> None:
@@ -79,6 +81,7 @@ class LineEstimate:
         self._steady = 0
         self._low = 0
         self._queueing = False
+        self._rising = False  # the last sample found more
 
     @property
     def rate(self) -> float:
@@ -95,6 +98,7 @@ class LineEstimate:
         the line that bytes waited for, not this side's pace."""
         _keep(self._trips, now, rtt, self._window)
         self._queueing = rtt > 1.25 * min(trip for _, trip in self._trips) + 0.002
+        self._rising = rate > self._RISE * self._rate and not self._queueing
         if not limited and rate <= self._rate:
             if self.started:
                 _keep(self._samples, now, self._rate, self._window)
@@ -112,17 +116,18 @@ class LineEstimate:
         elif not self.started and limited:
             self._steady += 1
 
+    def interval(self, rtt: float) -> float:
+        """Seconds that a sample should span: as long as a probe, as acknowledgements come in clumps."""
+        return self._PROBING * max(rtt, self._LEAST_TURN)
+
     def pace(self, now: float, rtt: float) -> float:
         """The rate to send at now."""
         if not self.started:
             return UNLIMITED
-        match int(now / max(rtt, 0.01)) % self.TURNS:
-            case 0:
-                return self._rate * self.PROBE
-            case 1:
-                return self._rate * self.DRAIN
-            case _:
-                return self._rate * (self.EASE if self._queueing else 1.0)
+        if self._queueing:
+            return self._rate * self.EASE
+        turn = int(now / max(rtt, self._LEAST_TURN)) % self._TURNS
+        return self._rate * (self.PROBE if self._rising or turn < self._PROBING else 1.0)
 
 
 def _keep(history: deque[tuple[float, float]], now: float, value: float, window: float) -> None:

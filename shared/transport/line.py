@@ -19,8 +19,6 @@ from shared.transport.tcp import TcpInfo
 
 _TURN_BYTES = 8 << 20
 """Sent in one go at most, then the loop gets its turn."""
-_LEAST_INTERVAL = 0.05
-"""Seconds of one sample at least, and two round trips: acknowledgements come in clumps."""
 _MOST_INTERVAL = 0.5
 """Seconds of one sample at most, or four round trips: a longer one had pauses in it."""
 
@@ -170,7 +168,7 @@ class Line:
     def sample(self, now: float) -> None:
         """Measure what was delivered since the last sample, where that is long enough ago."""
         span = now - self._sampled
-        if span < max(_LEAST_INTERVAL, 2 * self._rtt):
+        if span < self._estimate.interval(self._rtt):
             return
         infos = [info for sender in self._senders for info in sender.infos()]
         total = sum(info.delivered for info in infos)
