@@ -108,6 +108,9 @@ class Cuts:
         r.trace.nodes[str(Role.MAIN)] = main.node
         self._mesh.count(f"cuts_{mode}_total")
         r.round_open = r.cut_due = False
+        if r.singular:
+            r.singular = False
+            r.pipeline = Pipeline.P_MD if r.relay is None or not r.relay.owns else Pipeline.P_RLD_MD
         for leg in (r.displaced, r.relay):
             if leg is not None:
                 self._orders.release(r, leg)

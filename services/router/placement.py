@@ -21,6 +21,11 @@ from shared.wire.messages import Role
 MOST_SENDERS = 3
 """Prefill workers that are looked at closely for each main decode: those whose blocks are there first."""
 
+LINE_USE = 0.5
+"""Part of the time for which a transfer keeps the line busy that counts against a road though nobody may
+wait for it: others will.
+"""
+
 TIE = 0.03
 """Roads whose cost differs by less than this part (or 10 ms) are equal: overlap and load decide."""
 
@@ -150,7 +155,10 @@ class Placement:
             t_relay=None if relay is None else relay[1],
             t_prefill=t_prefill,
             load=main.load(),
-            cost=t_prefill + t_main + survey.decode_cost(main),
+            cost=t_prefill
+            + t_main
+            + survey.decode_cost(main)
+            + LINE_USE * survey.line_use(prefill, main, match),
             ample=self._ample(survey, main, match),
             wait=choice.wait,
         )

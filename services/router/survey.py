@@ -95,11 +95,19 @@ class Survey:
         line = self._fleet.line(sender, main)
         rate = self._fleet.lines.rate(line)
         waiting = self.outstanding(line)
-        missing = max(0, len(self.wish.hashes) - match.have - match.expected) * block_bytes(main)
-        seconds = line_seconds(waiting, missing, rate, line.rtt)
+        seconds = line_seconds(waiting, self._missing(main, match), rate, line.rtt)
         if match.expected and rate:
             seconds = max(seconds, waiting / rate + line.rtt)
         return seconds
+
+    def line_use(self, sender: Worker, main: Worker, match: Match) -> float:
+        """For how long the line is busy with what main decode lacks."""
+        rate = self._fleet.lines.rate(self._fleet.line(sender, main))
+        return self._missing(main, match) / rate if rate else 0.0
+
+    def _missing(self, main: Worker, match: Match) -> int:
+        """Bytes that main decode lacks and nothing brings yet."""
+        return max(0, len(self.wish.hashes) - match.have - match.expected) * block_bytes(main)
 
     def arrival(self, sender: Worker, main: Worker, match: Match) -> float:
         """Until the id is drawn, plus until main decode can go on from it: what a client feels of a road."""

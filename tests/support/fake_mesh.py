@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from services.router.core import RouterCore
 from services.router.lines import Line
@@ -22,6 +22,9 @@ from shared.wire import messages as m
 from shared.wire.messages import Role
 from shared.wire.port import PeerInfo, Send
 from tests.support.fake_workers import FakeWorker, answer
+
+
+M = TypeVar("M")
 
 
 @dataclass(eq=False)
@@ -147,6 +150,10 @@ class FakeMesh:
             client.stopped_at = at
             self.core.stop_at(self.now, rid, at)
             self.perform()
+
+    def said(self, kind: type[M], node: str | None = None) -> list[M]:
+        """Messages of a kind that the router has sent, to one node or all, in order."""
+        return [message for _, to, message in self.sent if isinstance(message, kind) and node in (None, to)]
 
     def perform(self) -> None:
         """Send what the router wants sent, tell the clients."""

@@ -100,6 +100,7 @@ class FakeWorker:
     incarnation: int
     blocks: int = 10_000
     pace: float = 1.0
+    far: float = 0.4  # seconds that a transfer between datacenters takes at most
     refuse: float = 0.0
     fail: float = 0.0
     alive: bool = True
@@ -446,7 +447,7 @@ class FakeWorker:
             self.net.to_router(self, m.Missing(attach.rid, attach.ticket, absent[0] if absent else 0))
             return
         far = self.net.peer(attach.target).datacenter != self.datacenter
-        seconds = (0.4 if far else 0.01) * self.net.rng.random() * self.pace
+        seconds = (self.far if far else 0.01) * (0.2 + 0.8 * self.net.rng.random()) * self.pace
         mine = self.incarnation
 
         def land() -> None:

@@ -1,0 +1,292 @@
+"""Placement: overlap where it helps, load where it does not, and a reason for everything."""
+
+from collections import Counter
+
+import pytest
+
+from services.router.index import Match
+from services.router.wish import NoRoad, Obstacle, Plan, Wish
+from shared.policy.pipeline import Pipeline
+from tests.support.placing import BLOCK, BLOCK_BYTES, Numbers
+
+
+def plan(numbers: Numbers, wish: Wish) -> Plan:
+    found = numbers.placement.plan(numbers.now, numbers.pool, wish)
+    assert isinstance(found, Plan), found
+    return found
+
+
+def no_road(numbers: Numbers, wish: Wish) -> NoRoad:
+    found = numbers.placement.plan(numbers.now, numbers.pool, wish)
+    assert isinstance(found, NoRoad), found
+    return found
+
+
+def test_a_warm_main_decode_takes_the_request_alone() -> None:
+    numbers = Numbers("p1", "r1", "m1", "m2")
+    chain = numbers.chain(100)
+    numbers.hold("m2", chain[:95])
+    found = plan(numbers, numbers.wish(chain))
+    assert (found.pipeline, found.chosen.node) == (Pipeline.MD, "m2")
+    assert found.chosen.have == 95
+    assert "170 <= 256" in found.reason
+
+
+def test_little_missing_takes_the_line_and_much_takes_a_relay() -> None:
+    numbers = Numbers("p1", "r1", "m1", relay_margin=0.5)
+    chain = numbers.chain(100)
+    numbers.hold("p1", chain[:60])
+    assert plan(numbers, numbers.wish(chain)).pipeline is Pipeline.P_RLD_MD
+    numbers.hold("m1", chain[:89])
+    assert plan(numbers, numbers.wish(chain)).pipeline is Pipeline.P_MD
+
+
+def test_a_relay_that_lacks_the_whole_context_gains_nothing_over_a_slow_lan() -> None:
+    numbers = Numbers("p1", "r1", "m1", rate=1.25e9 / 10)
+    chain = numbers.chain(1000)
+    numbers.hold("p1", chain)
+    numbers.hold("m1", chain[:910])
+    found = plan(numbers, numbers.wish(chain))
+    assert found.pipeline is Pipeline.P_MD
+    assert found.chosen.t_relay == pytest.approx(1000 * BLOCK_BYTES / 1.25e9, rel=0.1)
+
+
+def test_short_answers_to_long_prompts_are_singular() -> None:
+    numbers = Numbers("p1", "r1", "m1")
+    chain = numbers.chain(100)
+    found = plan(numbers, numbers.wish(chain, output=10, singular_allowed=True))
+    assert found.pipeline is Pipeline.P_RLD
+    assert plan(numbers, numbers.wish(chain, output=500, singular_allowed=True)).pipeline is Pipeline.P_RLD_MD
+    assert plan(numbers, numbers.wish(chain, output=10)).pipeline is Pipeline.P_RLD_MD
+
+
+def test_singular_requests_hold_a_small_part_of_a_relay_or_are_one() -> None:
+    numbers = Numbers("p1", "r1", "m1")
+    numbers.announce("r1", pool_blocks=1000)
+    wish = numbers.wish(numbers.chain(100), output=10, singular_allowed=True)
+    assert plan(numbers, wish).pipeline is Pipeline.P_RLD
+    numbers.place("r1")
+    next(iter(numbers["r1"].placed.values())).singular = 100
+    assert plan(numbers, wish).pipeline is Pipeline.P_RLD_MD
+
+
+def test_a_line_that_is_too_far_behind_refuses_low_hits_only() -> None:
+    numbers = Numbers("p1", "r1", "m1", max_line_wait=30.0)
+    chain = numbers.chain(100)
+    numbers.report("p1", unsent_bytes={"wan": int(40 * 25e6)})
+    refused = no_road(numbers, numbers.wish(chain))
+    assert refused.obstacle is Obstacle.LINE
+    assert refused.wait == pytest.approx(14.04, rel=0.01)
+    assert "30.0" in refused.why()
+    numbers.hold("m1", chain)
+    assert plan(numbers, numbers.wish(chain)).pipeline is Pipeline.MD
+
+
+def test_one_whose_ids_were_shown_waits_for_the_line() -> None:
+    numbers = Numbers("p1", "m1")
+    numbers.report("p1", unsent_bytes={"wan": int(400 * 25e6)})
+    assert plan(numbers, numbers.wish(numbers.chain(100), patient=True)).pipeline is Pipeline.P_MD
+
+
+def test_with_all_prefill_down_main_decode_extends_over_more() -> None:
+    numbers = Numbers("p1", "m1")
+    numbers["p1"].suspect = True
+    small, large = numbers.chain(100), numbers.chain(200)
+    assert plan(numbers, numbers.wish(small)).pipeline is Pipeline.MD
+    refused = no_road(numbers, numbers.wish(large))
+    assert refused.obstacle is Obstacle.SILENT
+    assert "p1 silent" in refused.why()
+
+
+def test_without_any_prefill_worker_the_service_is_unavailable_for_cold_prompts() -> None:
+    numbers = Numbers("m1")
+    assert no_road(numbers, numbers.wish(numbers.chain(200))).obstacle is Obstacle.NONE
+    assert no_road(Numbers("p1"), numbers.wish(numbers.chain(2))).obstacle is Obstacle.NONE
+
+
+def test_a_pair_without_a_session_is_no_pair() -> None:
+    numbers = Numbers("p1", "p2", "m1")
+    numbers.announce("p1", peers=("p2",))
+    assert plan(numbers, numbers.wish(numbers.chain(100))).chosen.prefill == "p2"
+    numbers.announce("p2", peers=("p1",))
+    refused = no_road(numbers, numbers.wish(numbers.chain(200)))
+    assert "no KV session between p1 and m1" in refused.why()
+
+
+def test_what_never_fits_is_told_apart_from_what_does_not_fit_now() -> None:
+    numbers = Numbers("p1", "m1")
+    chain = numbers.chain(100)
+    numbers.report("m1", free_blocks=50)
+    full = no_road(numbers, numbers.wish(chain))
+    assert full.obstacle is Obstacle.FULL
+    assert "needs 109 blocks, 50 are free" in full.why()
+    numbers.announce("m1", pool_blocks=60)
+    assert no_road(numbers, numbers.wish(chain)).obstacle is Obstacle.TOO_LONG
+    numbers.announce("m1", max_context=1000)
+    assert "context is 1000" in no_road(numbers, numbers.wish(chain)).why()
+
+
+def test_what_a_main_decode_holds_needs_no_room() -> None:
+    numbers = Numbers("p1", "m1")
+    chain = numbers.chain(100)
+    numbers.hold("m1", chain)
+    numbers.report("m1", free_blocks=20)
+    assert plan(numbers, numbers.wish(chain)).pipeline is Pipeline.MD
+
+
+def test_nodes_to_be_avoided_are_and_say_so() -> None:
+    numbers = Numbers("p1", "m1", "m2")
+    wish = numbers.wish(numbers.chain(10), avoid={"m1": Obstacle.FULL})
+    assert plan(numbers, wish).chosen.node == "m2"
+    both = numbers.wish(numbers.chain(10), avoid={"m1": Obstacle.FULL, "m2": Obstacle.TOO_LONG})
+    assert no_road(numbers, both).obstacle is Obstacle.FULL
+
+
+def test_simultaneous_requests_spread_over_idle_workers() -> None:
+    numbers = Numbers("p1", "p2", "m1", "m2")
+    mains: Counter[str] = Counter()
+    prefills: Counter[str] = Counter()
+    for _ in range(8):
+        found = plan(numbers, numbers.wish(numbers.chain(100)))
+        assert found.chosen.prefill is not None
+        mains[found.chosen.node] += 1
+        prefills[found.chosen.prefill] += 1
+        numbers.place(found.chosen.node, blocks=109)
+        numbers.place(found.chosen.prefill, tokens=3210)
+    assert mains == {"m1": 4, "m2": 4}
+    assert prefills == {"p1": 4, "p2": 4}
+
+
+def test_equal_prompts_at_once_go_where_the_first_one_went() -> None:
+    numbers = Numbers("p1", "p2", "m1", "m2")
+    chain = numbers.chain(100)
+    first = plan(numbers, numbers.wish(chain)).chosen
+    numbers.place(first.node, blocks=109)
+    numbers.index.expect("first", first.node, chain)
+    second = plan(numbers, numbers.wish(chain)).chosen
+    assert second.node == first.node
+    assert second.expected == 100
+
+
+def test_a_hot_prefix_spreads_once_its_main_decode_is_busy() -> None:
+    numbers = Numbers("p1", "m1", "m2", rate=250e6)
+    chain = numbers.chain(100)
+    numbers.hold("m1", chain)
+    numbers.hold("p1", chain)
+    assert plan(numbers, numbers.wish(chain)).chosen.node == "m1"
+    numbers.report("m1", running=60, decode_step_ms=60.0)
+    assert plan(numbers, numbers.wish(chain)).chosen.node == "m2"
+
+
+def test_a_prefill_worker_with_the_prefix_is_kept_while_its_queue_is_short() -> None:
+    numbers = Numbers("p1", "p2", "m1")
+    chain = numbers.chain(100)
+    numbers.hold("p2", chain[:90])
+    assert plan(numbers, numbers.wish(chain)).chosen.prefill == "p2"
+    numbers.report("p2", queued_tokens=100_000)
+    assert plan(numbers, numbers.wish(chain)).chosen.prefill == "p1"
+
+
+def test_a_new_empty_worker_is_not_flooded() -> None:
+    numbers = Numbers("p1", "p2", "p3", "m1")
+    for name in ("p1", "p2", "p3"):
+        numbers.report(name, queued_tokens=40_000)
+    numbers.join("p4", at=numbers.now)
+    for name in ("p1", "p2", "p3", "p4", "m1"):
+        numbers.announce(name)
+    for name in ("p1", "p2", "p3"):
+        numbers.report(name, queued_tokens=40_000)
+    numbers.report("p4", prefill_rate=0.0)
+    shares: Counter[str] = Counter()
+    for _ in range(12):
+        found = plan(numbers, numbers.wish(numbers.chain(100)))
+        assert found.chosen.prefill is not None
+        shares[found.chosen.prefill] += 1
+        numbers.place(found.chosen.prefill, tokens=3210)
+    assert shares["p4"] <= 4
+
+
+def test_a_failing_worker_attracts_no_load() -> None:
+    numbers = Numbers("p1", "p2", "m1")
+    numbers.report("p1", queued_tokens=50_000)
+    for _ in range(3):
+        numbers["p2"].breaker.failed(numbers.now)
+    assert plan(numbers, numbers.wish(numbers.chain(100))).chosen.prefill == "p1"
+
+
+def test_prefill_waits_for_the_answer_unless_room_is_ample() -> None:
+    numbers = Numbers("p1", "m1")
+    wish = numbers.wish(numbers.chain(100))
+    assert plan(numbers, wish).chosen.ample
+    numbers.report("m1", free_blocks=120)
+    assert not plan(numbers, wish).chosen.ample
+    numbers.report("m1", promised_blocks=49_950)
+    assert not plan(numbers, wish).chosen.ample
+
+
+def test_the_final_road_counts_blocks_on_their_way_as_lacking_but_not_as_bytes() -> None:
+    numbers = Numbers("p1", "r1", "m1", relay_margin=0.5)
+    chain = numbers.chain(100)
+    numbers.hold("p1", chain)
+    wish = numbers.wish(chain)
+    cold = numbers.placement.road(numbers.now, numbers.pool, wish, numbers["m1"], Match(0, 0))
+    awaited = numbers.placement.road(numbers.now, numbers.pool, wish, numbers["m1"], Match(0, 100))
+    assert cold.pipeline is Pipeline.P_RLD_MD
+    assert awaited.pipeline is Pipeline.P_MD
+    assert awaited.t_main < cold.t_main
+
+
+def test_blocks_on_their_way_cost_what_waits_for_the_line() -> None:
+    numbers = Numbers("p1", "r1", "m1")
+    chain = numbers.chain(100)
+    numbers.hold("p1", chain)
+    numbers.report("p1", unsent_bytes={"wan": 100 * BLOCK_BYTES})
+    road = numbers.placement.road(
+        numbers.now, numbers.pool, numbers.wish(chain), numbers["m1"], Match(0, 100)
+    )
+    assert road.t_main == pytest.approx(100 * BLOCK_BYTES / 25e6, rel=0.05)
+    assert road.pipeline is Pipeline.P_RLD_MD
+
+
+def test_every_rejected_candidate_is_named_with_its_numbers() -> None:
+    numbers = Numbers("p1", "m1", "m2", "m3")
+    chain = numbers.chain(100)
+    numbers.hold("m2", chain[:50])
+    numbers["m3"].suspect = True
+    found = plan(numbers, numbers.wish(chain))
+    assert found.chosen.node == "m2"
+    shown = {one.node: one.show() for one in found.rejected}
+    assert shown["m1"]["have_blocks"] == 0
+    assert shown["m1"]["cost"] > found.chosen.cost
+    assert shown["m3"] == {"node": "m3", "role": "main_decode", "reason": "silent"}
+
+
+def test_a_holder_of_all_blocks_is_found() -> None:
+    numbers = Numbers("p1", "p2", "m1")
+    chain = numbers.chain(20)
+    numbers.hold("p2", chain[:15])
+    find = numbers.placement.holder
+    wish = numbers.wish(chain)
+    found = find(numbers.now, numbers.pool, wish, numbers["m1"], 15)
+    assert found is numbers["p2"]
+    assert find(numbers.now, numbers.pool, wish, numbers["m1"], 16) is None
+
+
+def test_a_relay_needs_room_for_the_whole_context() -> None:
+    numbers = Numbers("p1", "r1", "m1")
+    wish = numbers.wish(numbers.chain(100))
+    find = numbers.placement.relay
+    assert find(numbers.now, numbers.pool, wish, numbers["p1"]) is numbers["r1"]
+    numbers.report("r1", free_blocks=105)
+    assert find(numbers.now, numbers.pool, wish, numbers["p1"]) is None
+    numbers.report("r1", running=64)
+    assert find(numbers.now, numbers.pool, wish, numbers["p1"]) is None
+
+
+def test_the_local_limit_counts_the_tail_of_the_prompt() -> None:
+    numbers = Numbers("p1", "m1", md_local_tokens=2 * BLOCK)
+    chain = numbers.chain(10)
+    numbers.hold("m1", chain[:9])
+    assert plan(numbers, numbers.wish(chain, tail=BLOCK - 1)).pipeline is Pipeline.MD
+    assert plan(numbers, numbers.wish(chain, tail=BLOCK)).pipeline is Pipeline.MD
+    assert plan(numbers, numbers.wish(chain, tail=BLOCK + 1)).pipeline is Pipeline.P_MD
