@@ -9,7 +9,7 @@ import torch
 from shared.engine.api import StepPlan
 from shared.engine.runner import TorchRunner
 from tests.support.mixed_weights import FAMILIES, IDS, write_family
-from tests.support.stepper import Row, greedy, step
+from tests.support.stepper import Row, finish, greedy, step
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "families.json").read_text())
 BLOCK_TOKENS = 4
@@ -45,3 +45,18 @@ def test_bfloat16_stays_close(tmp_path: Path, family: str) -> None:
     scores = torch.tensor([score for _, score in sorted(row.drawn[0].top)])
     expected = torch.log_softmax(torch.tensor(GOLDEN[family][-1]), 0)
     assert float((scores - expected).abs().mean()) < 0.15
+
+
+@pytest.mark.parametrize("family", ["mistral-window", "qwen2-window", "qwen3-moe"])
+def test_a_batch_of_unequal_lengths_gives_what_each_gives_alone(tmp_path: Path, family: str) -> None:
+    runner = TorchRunner(write_family(tmp_path, family), kv_blocks=200, block_tokens=BLOCK_TOKENS)
+    prompts = [IDS[:length] for length in (1, 4, 6, 7, 8, 20, 26)]
+
+    def rows(first: int) -> list[Row]:
+        return [
+            Row(first + at, prompt.copy(), range(at * 12, at * 12 + 12)) for at, prompt in enumerate(prompts)
+        ]
+
+    alone = [finish(runner, [row], 12)[0] for row in rows(0)]
+    runner.execute(StepPlan((), ended=tuple(range(len(prompts)))))
+    assert finish(runner, rows(100), 12) == alone
