@@ -23,7 +23,6 @@ from shared.wire.messages import Role
 from shared.wire.port import PeerInfo, Send
 from tests.support.fake_workers import FakeWorker, answer
 
-
 M = TypeVar("M")
 
 
