@@ -105,7 +105,9 @@ class Client:
             "POST", "/v1/completions", json=body, headers=_headers(without)
         ) as response:
             if response.status_code != 200:
-                raise Refused(response.status_code, msgspec.json.decode(await response.aread()), response.headers)
+                raise Refused(
+                    response.status_code, msgspec.json.decode(await response.aread()), response.headers
+                )
             yield LiveStream(response)
 
     async def streamed(

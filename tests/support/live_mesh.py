@@ -215,8 +215,10 @@ class LiveMesh:
         """Empty every cache, and wait until the router knows."""
         self.router.flush()
         await self.until(
-            lambda: not self.router.core.mesh.index.blocks
-            and all(one.worker.site.pool.cached == 0 for one in self.workers.values())
+            lambda: (
+                not self.router.core.mesh.index.blocks
+                and all(one.worker.site.pool.cached == 0 for one in self.workers.values())
+            )
         )
 
 

@@ -147,6 +147,8 @@ class TermWatch:
                     self._named[rid] = term
             case m.Release(rid=rid, term=term):
                 assert term >= self._named.get(rid, 0)
+            case m.Attach():
+                pass
             case _:
                 return
         self.sent.append((source, target, message))

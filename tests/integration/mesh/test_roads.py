@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -50,20 +51,24 @@ CHUNKS: dict[str, dict[str, Any]] = {
 }
 
 
-async def ask_all(mesh: LiveMesh, tiny: Case, judge: Judge, most: int) -> list[Answer]:
-    """All samplings at once; every other one as a stream."""
-    lengths = [1, 3, 4, 5, 63, 64, 65, 90, 101, 112, 118, 130]
-    asks = [
-        (tiny.prompt(length), most - at % 5, fields)
-        for at, (length, fields) in enumerate(zip(lengths, SAMPLINGS, strict=True))
-    ]
+LENGTHS = (1, 3, 4, 5, 63, 64, 65, 90, 101, 112, 118, 130)
+
+
+async def ask_all(
+    mesh: LiveMesh, judge: Judge, prompts: Sequence[list[int]], most: int
+) -> list[tuple[list[int], Answer]]:
+    """All samplings at once, every other one as a stream: prompts and answers."""
     ways = (mesh.client.complete, mesh.client.streamed)
+    asks = []
+    for at, (prompt, fields) in enumerate(zip(prompts, SAMPLINGS, strict=True)):
+        tokens = most - at % 5
+        asks.append((prompt, tokens, {**fields, "min_tokens": min(fields.get("min_tokens", 0), tokens)}))
     answers = await crowd(
         *(ways[at % 2](prompt, tokens, **fields) for at, (prompt, tokens, fields) in enumerate(asks))
     )
     for (prompt, tokens, fields), answer in zip(asks, answers, strict=True):
         judge.take(prompt, answer, tokens, **fields)
-    return answers
+    return list(zip(prompts, answers, strict=True))
 
 
 @pytest.mark.parametrize("chunks", CHUNKS)
@@ -71,12 +76,27 @@ async def ask_all(mesh: LiveMesh, tiny: Case, judge: Judge, most: int) -> list[A
 async def test_every_road_draws_as_the_reference(
     road: str, chunks: str, tiny: Case, tiny_shared: SharedModel
 ) -> None:
+    """Two turns: the second one's prompts go on where the first one's answers ended."""
     pipeline, router = ROADS[road]
-    slow = 0.2 if road == "singular" else 6.0
-    shape = Shape(rate_mbit=slow, rtt_ms=2.0, router=router, worker=CHUNKS[chunks])
+    rate, most = (1.5, 5) if road == "singular" else (4.0, 40)
+    shape = Shape(blocks=2048, rate_mbit=rate, rtt_ms=2.0, router=router, worker=CHUNKS[chunks])
     judge = Judge(tiny.reference)
     async with live_mesh(tiny_shared, shape) as mesh:
-        answers = await ask_all(mesh, tiny, judge, 6 if road == "singular" else 36)
-        for answer in answers:
+        first = await ask_all(mesh, judge, [tiny.prompt(length) for length in LENGTHS], most)
+        follow = [prompt + answer.ids + tiny.prompt(9) for prompt, answer in first]
+        second = await ask_all(mesh, judge, follow, most)
+        for _, answer in first + second:
             print(answer.pipeline, answer.owners, answer.pdd["cut"], answer.pdd["reasons"])
     judge.verdict()
+    check_road(road, pipeline, [answer for _, answer in first + second])
+
+
+def check_road(road: str, pipeline: str, answers: Sequence[Answer]) -> None:
+    """The requests took the road that is tested, and some were handed over as it does."""
+    taken = [answer for answer in answers if answer.pipeline == pipeline]
+    assert len(taken) >= len(answers) // 3, [answer.pipeline for answer in answers]
+    handed = [answer for answer in taken if answer.owners.get("relay") and answer.owners.get("main_decode")]
+    modes = {answer.pdd["cut"]["mode"] for answer in handed}
+    assert road not in ("one_shot", "catch_up") or road in modes
+    if road == "singular":
+        assert any(set(answer.owners) == {"prefill", "relay"} for answer in taken)
