@@ -6,6 +6,7 @@ Pure numbers and ranges: the room around it (kv_out) pins blocks, asks the queue
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 
 from shared.wire.messages import Attach, Have, TransferClass
@@ -18,11 +19,11 @@ Span = tuple[int, int, int]
 
 
 class Transfer:
-    """Blocks [have + expected, upto) of a chain on their way to one receiver; [have, upto) are pinned as
-    they exist.
+    """Blocks [have + expected, upto) of a chain on their way to one receiver; [have, upto) are pinned as they
+    exist.
 
-    `held` maps an index of the chain to the pinned pool block. `todo` is what has still to be handed to the
-    line, in chain order: its head waits where the block does not exist yet.
+    `held` maps an index of the chain to the pinned pool block. What has still to be handed to the line leaves
+    in chain order: the first of it waits where its block does not exist yet.
     """
 
     def __init__(
@@ -40,14 +41,18 @@ class Transfer:
         self.opened_at = now
         self.held: dict[int, int] = {}
         self.published = attach.have
-        self.sent_bytes = 0
         self.waits_report = False
         self._block_bytes = block_bytes
         self._wanted = set(range(attach.have + attach.expected, attach.upto))
-        self._todo: list[Span] = [(block, 0, block_bytes) for block in sorted(self._wanted)]
-        self._head = 0
-        self._landed: dict[int, tuple[tuple[int, int], ...]] = {}
         self._left: set[int] = set()  # wanted here too, and sent by another transfer to the same node
+        self._landed: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._todo: dict[int, list[tuple[int, int]]] = {}  # by block: ranges to be handed to the line
+        self._order: list[int] = []  # a heap of the blocks in `todo`, with some that are there no more
+        self._unsent = 0
+        self._acked: int | None = None  # None: to be counted anew
+        self._schedule(self._wanted)
+
+    # --- numbers --------------------------------------------------------------------------------------------
 
     @property
     def urgent(self) -> bool:
@@ -66,53 +71,70 @@ class Transfer:
 
     @property
     def total_bytes(self) -> int:
+        """Bytes of all blocks that this transfer brings."""
         return len(self._wanted) * self._block_bytes
 
     @property
     def acked_bytes(self) -> int:
-        """Bytes of wanted blocks that the receiver has verified."""
-        whole = sum(block < self.published for block in self._wanted)
-        parts = sum(
-            end - first
-            for block, spans in self._landed.items()
-            if block in self._wanted and block >= self.published
-            for first, end in spans
-        )
-        return whole * self._block_bytes + parts
+        """Those of them that the receiver has verified."""
+        if self._acked is None:
+            whole = sum(block < self.published for block in self._wanted)
+            self._acked = whole * self._block_bytes + sum(
+                end - first
+                for block, spans in self._landed.items()
+                if block in self._wanted and block >= self.published
+                for first, end in spans
+            )
+        return self._acked
 
     @property
     def unsent_bytes(self) -> int:
-        return sum(end - first for _, first, end in self._todo[self._head :])
+        """Bytes that were not handed to the line yet, or are to be sent again."""
+        return self._unsent
 
     @property
     def outstanding(self) -> bool:
         """Whether bytes were handed to the line that nobody has acknowledged."""
-        return self.acked_bytes + self.unsent_bytes < self.total_bytes
+        return self.acked_bytes + self._unsent < self.total_bytes
 
     @property
     def sendable(self) -> bool:
         """Whether a chunk could be made now."""
-        return (
-            not self.waits_report and self._head < len(self._todo) and self._todo[self._head][0] in self.held
-        )
+        return not self.waits_report and self._next() in self.held
 
     @property
     def unresolved(self) -> list[int]:
         """Blocks to be pinned that do not exist here yet."""
         return [block for block in range(max(self.have, self.published), self.upto) if block not in self.held]
 
+    def waits_for(self) -> list[int]:
+        """Blocks that the receiver gets under other tickets."""
+        blocks = range(max(self.have, self.published), self.upto)
+        return [block for block in blocks if block not in self._wanted and not self.has_landed(block)]
+
+    def has_sent(self, block: int) -> bool:
+        """Whether nothing of a block is still to be handed to the line."""
+        return block not in self._todo
+
+    def has_landed(self, block: int) -> bool:
+        """Whether the receiver has all of a block."""
+        return block < self.published or self._landed.get(block) == ((0, self._block_bytes),)
+
+    # --- what happens ---------------------------------------------------------------------------------------
+
     def next_span(self, limit: int) -> Span:
         """The next bytes to send, at most `limit` of one block. Only while `sendable`."""
-        block, first, end = self._todo[self._head]
+        block = self._next()
+        spans = self._todo[block]
+        first, end = spans[0]
         cut = min(end, first + limit)
         if cut < end:
-            self._todo[self._head] = (block, cut, end)
+            spans[0] = (cut, end)
         else:
-            self._head += 1
-            if self._head > 256:
-                del self._todo[: self._head]
-                self._head = 0
-        self.sent_bytes += cut - first
+            del spans[0]
+            if not spans:
+                del self._todo[block]
+        self._unsent -= cut - first
         return block, first, cut
 
     def report(self, have: Have) -> list[int]:
@@ -122,11 +144,10 @@ class Transfer:
         for block, first, end in have.ranges:
             landed[block] = (*landed.get(block, ()), (first, end))
         self._landed = landed
+        self._acked = None
+        for block in [block for block in self._todo if self.has_landed(block)]:
+            self.skip(block)
         done = [block for block in sorted(self.held) if self.has_landed(block)]
-        if self._head:
-            del self._todo[: self._head]
-            self._head = 0
-        self._todo = [span for span in self._todo if not self.has_landed(span[0])]
         return [self.held.pop(block) for block in done]
 
     def want(self, needs: Iterable[tuple[int, int]]) -> set[int]:
@@ -136,72 +157,73 @@ class Transfer:
         again: set[int] = set()
         for first, end in needs:
             again.update(range(max(first, self.have, self.published), min(end, self.upto)))
-        if again:
-            self._wanted |= again
-            self._left -= again
-            rest = [span for span in self._todo[self._head :] if span[0] not in again]
-            self._schedule(rest + [span for block in again for span in self._gaps(block)])
+        self._wanted |= again
+        self._left -= again
+        self._acked = None
+        self._schedule(again)
         return again
 
-    def _schedule(self, spans: Iterable[Span]) -> None:
-        self._todo = sorted(spans)
-        self._head = 0
-
-    def has_sent(self, block: int) -> bool:
-        """Whether nothing of a block is still to be handed to the line."""
-        return all(span[0] != block for span in self._todo[self._head :])
+    def rewind(self) -> None:
+        """After a break of the connection: everything wanted that has not landed is to be sent again."""
+        self.waits_report = False
+        self._schedule(self._wanted)
 
     def skip(self, block: int) -> None:
         """The block is on its way already: it is sent again only where that is asked for."""
-        self._schedule(span for span in self._todo[self._head :] if span[0] != block)
+        self._unsent -= sum(end - first for first, end in self._todo.pop(block, ()))
 
     def leave(self, block: int) -> None:
         """Another transfer to the same node sends the block from now on."""
         if block in self._wanted and not self.has_landed(block):
             self._wanted.discard(block)
             self._left.add(block)
+            self._acked = None
             self.skip(block)
 
     def take_back(self, block: int) -> None:
         """The other transfer has ended without it."""
         self._left.discard(block)
         self._wanted.add(block)
-        self._schedule([*self._todo[self._head :], *self._gaps(block)])
-
-    def waits_for(self) -> list[int]:
-        """Blocks that the receiver gets under other tickets."""
-        blocks = range(max(self.have, self.published), self.upto)
-        return [block for block in blocks if block not in self._wanted and not self.has_landed(block)]
-
-    def rewind(self) -> None:
-        """After a break of the connection: everything wanted that has not landed is to be sent again."""
-        self.waits_report = False
-        self._schedule(
-            span for block in self._wanted if block >= self.published for span in self._gaps(block)
-        )
+        self._acked = None
+        self._schedule((block,))
 
     def shorten(self, upto: int) -> list[int]:
         """Forget the blocks from `upto` on; the pool blocks whose pins end by that."""
         self.upto = max(self.have, min(self.upto, upto))
+        for block in [block for block in self._todo if block >= self.upto]:
+            self.skip(block)
         self._wanted = {block for block in self._wanted if block < self.upto}
         self._left = {block for block in self._left if block < self.upto}
-        del self._todo[: self._head]
-        self._head = 0
-        self._todo = [span for span in self._todo if span[0] < self.upto]
+        self._acked = None
         return [self.held.pop(block) for block in sorted(self.held) if block >= self.upto]
 
-    def has_landed(self, block: int) -> bool:
-        """Whether the receiver has all of a block."""
-        return block < self.published or self._landed.get(block) == ((0, self._block_bytes),)
+    # --- inside ---------------------------------------------------------------------------------------------
 
-    def _gaps(self, block: int) -> list[Span]:
+    def _schedule(self, blocks: Iterable[int]) -> None:
+        """What has not landed of these blocks is to be handed to the line."""
+        for block in blocks:
+            self.skip(block)
+            if block >= self.published and (gaps := self._gaps(block)):
+                self._todo[block] = gaps
+                self._unsent += sum(end - first for first, end in gaps)
+                heapq.heappush(self._order, block)
+
+    def _next(self) -> int:
+        """The first block with bytes to be sent; -1: none."""
+        while self._order:
+            if self._order[0] in self._todo:
+                return self._order[0]
+            heapq.heappop(self._order)
+        return -1
+
+    def _gaps(self, block: int) -> list[tuple[int, int]]:
         """The bytes of a block that have not landed."""
-        gaps: list[Span] = []
+        gaps: list[tuple[int, int]] = []
         at = 0
         for first, end in sorted(self._landed.get(block, ())):
             if first > at:
-                gaps.append((block, at, first))
+                gaps.append((at, first))
             at = max(at, end)
         if at < self._block_bytes:
-            gaps.append((block, at, self._block_bytes))
+            gaps.append((at, self._block_bytes))
         return gaps
