@@ -31,6 +31,9 @@ from shared.worker.part import FED, TABLE, Act, Part, Stage, Told
 from shared.worker.site import Site
 from shared.worker.sources import SourceState
 
+PATIENCE = 0.5
+"""Seconds without a byte after which a new owner waits no longer for its transfer."""
+
 
 class Decoding:
     """All requests of one decoder; the `Source` of its transfers."""
@@ -175,7 +178,7 @@ class Decoding:
                 self._kv_in.drop_aligned(rid)
             return
         ticket = part.ticket
-        if align and part.stage is Stage.LANDING and ticket:
+        if align and self._site.role is Role.MAIN and part.stage is Stage.LANDING and ticket:
             part.ticket = b""
             self.end(part)
             self._kv_in.align(now, ticket, part.ask.prompt_len // self._site.block_tokens)
@@ -223,23 +226,17 @@ class Decoding:
         if arrival is None:
             return
         lacking = (part.upto - arrival.book.published) * self._site.block_tokens
-        if lacking > self._site.policy.local_tokens and arrival.landed_bytes:
-            part.waited_at = arrival.landed_bytes
-            self._site.timers.set(("landing", part.rid), now + self._site.policy.attach_wait)
-            return
-        self._go_alone(now, part)
+        if lacking <= self._site.policy.local_tokens or now - arrival.landed_at >= PATIENCE:
+            self._go_alone(now, part)
+        else:
+            self._site.timers.set(("landing", part.rid), arrival.landed_at + PATIENCE)
 
     def on_landing_due(self, now: float, rid: Rid) -> None:
         """A new owner waits for its transfer: it does so only while bytes come."""
         part = self._parts.get(rid)
         if part is None or part.stage is not Stage.LANDING:
             return
-        arrival = self._kv_in.get(part.ticket)
-        if arrival is not None and arrival.landed_bytes > part.waited_at:
-            part.waited_at = arrival.landed_bytes
-            self._site.timers.set(("landing", rid), now + self._site.policy.attach_wait)
-        else:
-            self._go_alone(now, part)
+        self._wait_to_own(now, part)
 
     def _go_alone(self, now: float, part: Part) -> None:
         """Extend over what the transfer has not brought. Blocks on their way under other tickets are not

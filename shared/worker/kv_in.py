@@ -46,6 +46,7 @@ class Arrival:
     sender: str | None = None  # the node whose chunks came last
     unreported: int = 0  # bytes verified since the last report
     landed_bytes: int = 0
+    landed_at: float = float("-inf")  # when bytes were last verified
     damaged: int = 0
     asked: set[int] = field(default_factory=set)  # blocks asked for by `needs`
     asked_at: int = 0  # `landed_bytes` when they were
@@ -224,6 +225,7 @@ class KvIn:
             return
         arrival.sender = node
         arrival.landed_bytes += chunk.length
+        arrival.landed_at = now
         arrival.unreported += chunk.length
         self._site.count("kv_bytes_in_total", chunk.length)
         if arrival.ticket in self.alignments:

@@ -48,7 +48,15 @@ class Orders:
         if handler is None:
             self._site.count("unexpected_messages_total")
             return
+        rid = getattr(message, "rid", None)
+        if rid is not None and sender is m.Role.ROUTER and self._peers_own(node, rid):
+            self._site.count("unexpected_messages_total")
+            return
         handler(now, node, message, payload)
+
+    def _peers_own(self, node: str, rid: m.Rid) -> bool:
+        """Whether a request is another live router's: only that one decides about it."""
+        return self._site.peers.owner(rid.incarnation) not in (None, node)
 
     def _attach(self, now: float, node: str, message: m.Attach, payload: bytes) -> None:
         opened = self._rooms.kv_out.on_attach(now, node, message, payload)

@@ -90,7 +90,6 @@ class Part:
     own_term: int = 0  # 0: never owned
     catching: tuple[int, int] | None = None  # (term, log length) of the newest extend Feed not yet answered
     first: First | None = None
-    waited_at: int = 0  # bytes landed when a new owner last looked whether its transfer moves
     made: int = 0  # ids sent as owner
     orphan: bool = False  # its router's session ended; nobody has asked for it since
     finished: tuple[int, str] | None = None  # (log length, reason)

@@ -38,6 +38,13 @@ class Peers:
         peer = self._live.get(node)
         return None if peer is None else peer.role
 
+    def owner(self, incarnation: int) -> str | None:
+        """The router of that incarnation: only it decides about its requests."""
+        for node, peer in self._live.items():
+            if peer.role is Role.ROUTER and peer.incarnation == incarnation:
+                return node
+        return None
+
     def routers(self) -> list[str]:
         return [node for node, peer in self._live.items() if peer.role is Role.ROUTER]
 

@@ -158,7 +158,7 @@ def test_named_owner_while_bytes_come_it_waits_for_them() -> None:
 
 
 def test_named_owner_of_a_transfer_that_stands_still_it_computes_the_rest() -> None:
-    bench = decoder(local_tokens=0, attach_wait=1.0)
+    bench = decoder(local_tokens=0)
     sampling = greedy(40)
     rid, log = bench.rid(), expected(sampling)
     bench.sim.link("d", "p").line.rate = 2000.0  # type: ignore[union-attr]

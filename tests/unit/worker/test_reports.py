@@ -8,7 +8,8 @@ from shared.kv.hashing import HASH_BYTES
 from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
 from shared.wire.port import Dial
-from tests.support.mesh import Bench, greedy, hashes_of, worker_node
+from tests.support.mesh import Bench, ScriptedRouter, greedy, hashes_of, worker_node
+from tests.support.sim import Node
 
 IDS = list(range(50, 93))
 
@@ -181,6 +182,18 @@ def test_messages_from_those_who_may_not_send_them_are_counted() -> None:
     ):
         md.on_message(0.0, node, message, b"")
     assert md.counters["unexpected_messages_total"] == 4
+
+
+def test_a_router_cannot_touch_another_router_s_request() -> None:
+    bench = bench_of()
+    bench.sim.add(Node("r2", m.Role.ROUTER, ScriptedRouter(), 99))
+    bench.sim.connect_all()
+    bench.admit("md", bench.rid(), IDS, greedy(60))
+    bench.until(m.Admitted)
+    md = bench["md"].worker
+    md.on_message(bench.sim.now, "r2", m.Release(bench.rid(), 99), b"")
+    assert md.counts()["requests"] == 1
+    assert md.counters["unexpected_messages_total"] == 1
 
 
 def test_named_peers_are_dialled_by_who_sends_to_them() -> None:
