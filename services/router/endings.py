@@ -204,8 +204,8 @@ class Endings:
         )
 
     def _too_long(self, r: Request, road: NoRoad) -> MeshError:
-        message = f"{len(r.log)} tokens (prompt and answer so far) fit no main decode worker: {road.why()}"
-        return RequestFailed(message) if r.made else InvalidRequest(message, "messages")
+        message = f"{len(r.log)} tokens (prompt and answer so far) fit no worker: {road.why()}"
+        return RequestFailed(message) if r.made else InvalidRequest(message)
 
     # --- common ---------------------------------------------------------------------------------------------
 

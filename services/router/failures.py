@@ -17,7 +17,7 @@ from services.router.orders import Orders
 from services.router.phases import Phase
 from services.router.wish import Obstacle
 from shared.errors import DeadlineExceeded, InvalidRequest
-from shared.wire.messages import Failed, FailReason, Missing, Refused, RefuseReason
+from shared.wire.messages import Failed, FailReason, Missing, Refused, RefuseReason, Role
 
 FOREVER = float("inf")
 
@@ -71,11 +71,18 @@ class Failures:
             return
         if reason is RefuseReason.TOO_LONG:
             r.shun(leg.node, FOREVER, Obstacle.TOO_LONG)
+            if leg.role is Role.PREFILL and self._fits_nowhere(r):
+                r.hopeless = refused.detail or f"{len(r.log)} tokens are too many for every prefill worker"
             return
         r.shun(leg.node, now + after)
         worker = self._mesh.fleet.get(leg.node)
         if worker is not None and reason in (RefuseReason.NO_BLOCKS, RefuseReason.QUEUE_FULL):
             worker.full_until = max(worker.full_until, now + min(after, 1.0))
+
+    def _fits_nowhere(self, r: Request) -> bool:
+        """Whether every prefill worker has said that the request is too long for it."""
+        workers = self._mesh.fleet.of(Role.PREFILL, r.pool)
+        return all(r.avoid.get(one.node, (0.0, None))[1] is Obstacle.TOO_LONG for one in workers)
 
     def unanswered(self, now: float, r: Request, leg: Leg) -> None:
         """No answer to an Admit in time: another worker is asked, where there is one."""

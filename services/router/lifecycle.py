@@ -72,6 +72,7 @@ class Request:
         self.failures = 0  # since the last id
         self.losses = 0
         self.last_failure = ""
+        self.hopeless = ""  # why no prefill worker will ever take it
         self.blocked_at: float | None = None
         self.blocked_why = ""
         self.blocked_by: Obstacle | None = None

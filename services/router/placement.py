@@ -141,6 +141,10 @@ class Placement:
         )
         if choice.pipeline is Pipeline.MD:
             return self._alone(survey, main, match, choice)
+        wait = survey.prefill_wait(prefill)
+        if wait > self._policy.max_prefill_wait and not wish.patient:
+            why = f"{prefill.node} has {wait:.0f} s of prefill queued"
+            return Candidate(main.node, str(Role.MAIN), why, Obstacle.FULL, cost=t_prefill)
         return Candidate(
             node=main.node,
             role=str(Role.MAIN),

@@ -303,6 +303,9 @@ class Steering:
         if moving:
             r.blocked_at = None
             return
+        if r.hopeless:
+            self._no_road(now, r, NoRoad(Obstacle.TOO_LONG, details=r.hopeless))
+            return
         if r.blocked_at is None:
             r.blocked_at = now
         if r.retry_at is None or r.retry_at <= now:

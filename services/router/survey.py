@@ -83,6 +83,12 @@ class Survey:
         end = self._ends[prefill.node] = prefill_seconds(queued, self.wish.tokens - cached * block, rate)
         return end
 
+    def prefill_wait(self, prefill: Worker) -> float:
+        """Until a prefill there begins; 0 where the request is in that queue already."""
+        if prefill.node == self.wish.prefill:
+            return 0.0
+        return prefill.queued_tokens() / prefill.prefill_rate(self._rate)
+
     def local(self, main: Worker, match: Match) -> float:
         """Until main decode alone has drawn the next id."""
         rate = main.prefill_rate(self._rate)

@@ -108,6 +108,8 @@ class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Seconds by which a relay must be earlier than MD to be attached."""
     max_line_wait: float = 30.0
     """Seconds of line backlog and delta above which low-hit work is refused."""
+    max_prefill_wait: float = 60.0
+    """Seconds of prefill queue above which a prefill worker gets no new request."""
     catch_up_backlog: int = 64
     """Ids between the log's end and MD's extend at which a catch-up cut is made."""
     catch_up_rounds: int = 2

@@ -8,7 +8,7 @@ from shared.errors import DeadlineExceeded, InvalidRequest, Overloaded, RequestF
 from shared.wire import messages as m
 from shared.wire.messages import FailReason, RefuseReason, Rid, Role
 from tests.support.fake_mesh import Client, FakeMesh
-from tests.support.fake_workers import Part
+from tests.support.fake_workers import FakeWorker, Part
 
 MakeMesh = Callable[..., FakeMesh]
 PROMPT = [at % 7 for at in range(101)]
@@ -337,6 +337,24 @@ def test_a_refusal_that_no_other_worker_would_lift_ends_the_request(
     assert mesh.now - began < 1.0
     mesh.run(mesh.now + 0.1)
     assert not mesh.workers["p0"].prompts
+
+
+def test_a_prompt_that_every_prefill_worker_finds_too_long_is_the_clients_fault(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh(2, 0, 1, policy={"md_local_tokens_line_down": 8})
+    for name in ("p0", "p1"):
+        worker = mesh.workers[name]
+
+        def refuse(prefill: m.Prefill, ids: list[int], worker: FakeWorker = worker) -> None:
+            refused = m.Refused(prefill.rid, prefill.term, RefuseReason.TOO_LONG, 0, "at most 64 tokens")
+            worker.net.to_router(worker, refused)
+
+        worker._prefill = refuse  # type: ignore[method-assign]
+    began = mesh.now
+    _, client = start(mesh)
+    until(mesh, lambda: client.over)
+    assert isinstance(client.broken, InvalidRequest)
+    assert "at most 64 tokens" in str(client.broken)
+    assert mesh.now - began < 1.0
 
 
 def test_a_main_decode_that_does_not_answer_is_left_for_another(make_mesh: MakeMesh) -> None:

@@ -261,6 +261,19 @@ def test_every_rejected_candidate_is_named_with_its_numbers() -> None:
     assert shown["m3"] == {"node": "m3", "role": "main_decode", "reason": "silent"}
 
 
+def test_a_prefill_worker_with_a_long_queue_gets_no_more() -> None:
+    numbers = Numbers("p1", "p2", "m1", max_prefill_wait=60.0)
+    numbers.report("p1", queued_tokens=700_000)
+    numbers.report("p2", queued_tokens=500_000)
+    chain = numbers.chain(200)
+    assert plan(numbers, numbers.wish(chain)).chosen.prefill == "p2"
+    numbers.report("p2", queued_tokens=700_000)
+    full = no_road(numbers, numbers.wish(chain))
+    assert full.obstacle is Obstacle.FULL
+    assert "70 s of prefill queued" in full.why()
+    assert plan(numbers, numbers.wish(chain, patient=True)).chosen.prefill is not None
+
+
 def test_a_holder_of_all_blocks_is_found() -> None:
     numbers = Numbers("p1", "p2", "m1")
     chain = numbers.chain(20)
