@@ -96,7 +96,7 @@ class Core:
     def next_chunk(self, now: float, node: str, limit: int) -> OutChunk | None:
         if self.left <= 0 or self._done is not None:
             return None
-        size = min(CHUNK, self.left, limit)
+        size = min(CHUNK, self.left, limit, POOL - self._at)
         data = self._pool[self._at : self._at + size]
         header = KvChunk(b"t" * 16, 0, 0, 0, self._at, size, 0, xxhash.xxh3_64_intdigest(data))
         self._at = (self._at + size) % POOL

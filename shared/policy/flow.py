@@ -66,6 +66,8 @@ class LineEstimate:
 
     PROBE, EASE = 1.25, 0.85
     _TURNS, _PROBING = 16, 2
+    _SLACK, _FAR_APART = 0.002, 0.012  # seconds
+    _PATIENCE = 16
     _LEAST_TURN = 0.05  # seconds: shorter ones say more of this machine than of the line
     _FALL = 0.85  # of the estimate: lower samples are a fall, if anything else says so
     _GROWTH = 1.25
@@ -81,6 +83,7 @@ class LineEstimate:
         self._steady = 0
         self._low = 0
         self._queueing = False
+        self._queued = 0  # samples in a row with a queue
         self._rising = False  # the last sample found more
 
     @property
@@ -93,11 +96,12 @@ class LineEstimate:
         """Whether enough samples agree to pace by the estimate."""
         return self._steady >= self._STEADY
 
-    def sample(self, now: float, rate: float, *, rtt: float, lost: bool, limited: bool = True) -> None:
+    def sample(
+        self, now: float, rate: float, *, rtt: float, lost: bool, limited: bool = True, gap: float = 0.0
+    ) -> None:
         """`rate` was delivered over an interval in which a backlog existed all the time. `limited`: it was
-        the line that bytes waited for, not this side's pace."""
-        _keep(self._trips, now, rtt, self._window)
-        self._queueing = rtt > 1.25 * min(trip for _, trip in self._trips) + 0.002
+        the line that bytes waited for, not this side's pace. `gap`: seconds between two chunks."""
+        self._look_for_queue(now, rtt, gap)
         self._rising = rate > self._RISE * self._rate and not self._queueing
         if not limited and rate <= self._rate:
             if self.started:
@@ -115,6 +119,18 @@ class LineEstimate:
             self._full, self._steady = rate, 0
         elif not self.started and limited:
             self._steady += 1
+
+    def _look_for_queue(self, now: float, rtt: float, gap: float) -> None:
+        """A round trip above the least is a queue, but for what a receiver waits with its acknowledgement
+        where chunks come far apart. A queue that stays though this side eases off is not its own: the line
+        has changed."""
+        _keep(self._trips, now, rtt, self._window)
+        slack = self._SLACK + (gap if gap > self._FAR_APART else 0.0)
+        self._queueing = rtt > 1.25 * min(trip for _, trip in self._trips) + slack
+        self._queued = self._queued + 1 if self._queueing else 0
+        if self._queued > self._PATIENCE:
+            self._trips.clear()
+            self._queueing, self._queued = False, 0
 
     def interval(self, rtt: float) -> float:
         """Seconds that a sample should span: as long as a probe, as acknowledgements come in clumps."""

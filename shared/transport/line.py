@@ -181,7 +181,8 @@ class Line:
         self._sampled, self._delivered, self._retransmits = now, total, retransmits
         if counted and self._busy_since is not None and self._busy_since <= now - span and infos:
             rtt = sum(info.rtt for info in infos) / len(infos)
-            self._estimate.sample(now, delivered / span, rtt=rtt, lost=lost, limited=limited)
+            gap = self.chunk_limit() / self._estimate.rate if self._estimate.rate else 0.0
+            self._estimate.sample(now, delivered / span, rtt=rtt, lost=lost, limited=limited, gap=gap)
 
     # --- inside ---
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
+from shared.errors import InvariantBroken
 from shared.policy.config import LinkPolicy
 from shared.transport.line import Line
 from shared.transport.tcp import Stream, TcpInfo
@@ -166,6 +167,8 @@ class Peer:
         chunk = self._source.next_chunk(now, self.node, limit)
         if chunk is None:
             return 0
+        if chunk.header.encoding == 0 and chunk.header.length != len(chunk.data):
+            raise InvariantBroken(f"a chunk of {len(chunk.data)} bytes is named one of {chunk.header.length}")
         self._turn += 1
         source, key, size = self._source, chunk.key, len(chunk.data)
 
