@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import xxhash
 
-from shared.kv.hashing import HASH_BYTES
-from shared.policy.priority import SendQueue
 from shared.wire.messages import (
     Attach,
     Failed,
@@ -28,8 +25,10 @@ from shared.wire.messages import (
 )
 from shared.wire.port import OutChunk
 from shared.worker.alignment import Alignments
+from shared.worker.attach_check import AttachCheck
 from shared.worker.carriage import Carriage
 from shared.worker.send_pins import SendPins
+from shared.worker.send_queues import SendQueues
 from shared.worker.site import Site
 from shared.worker.sources import MAY_COME, Source, SourceState
 from shared.worker.transfer import Transfer
@@ -43,23 +42,6 @@ ENDED_KEPT = 1024
 """Tickets that are remembered after their end, so that a late Attach does not open them again."""
 
 
-class LineLoad(NamedTuple):
-    """Transfers that go over one line."""
-
-    unsent: int  # bytes promised and not acknowledged
-    smallest: int  # the least that any transfer has left
-    oldest_age: float  # seconds
-
-    def plus(self, other: LineLoad | None) -> LineLoad:
-        if other is None:
-            return self
-        return LineLoad(
-            self.unsent + other.unsent,
-            min(self.smallest, other.smallest),
-            max(self.oldest_age, other.oldest_age),
-        )
-
-
 class KvOut:
     """All transfers out of this worker."""
 
@@ -68,12 +50,13 @@ class KvOut:
         self._source = source
         self._open: dict[bytes, Transfer] = {}
         self._by_rid: dict[Rid, set[bytes]] = {}
-        self._queues: dict[str, SendQueue] = {}
+        self._check = AttachCheck(site, source)
         self._carriage = Carriage()
         self._awaited: dict[bytes, set[bytes]] = {}  # hash of a block to come -> tickets that want it
         self._writing: dict[int, tuple[bytes, int]] = {}
         self._key = 0
         self._ended: OrderedDict[bytes, None] = OrderedDict()
+        self.queues = SendQueues(site)
         self.alignments = Alignments(site, "align_out", self._held, self._distinct, self._drop)
         self.pins = SendPins(site.pool, int(site.policy.send_pin_fraction * site.pool.total))
 
@@ -96,16 +79,6 @@ class KvOut:
     def all(self) -> Iterable[Transfer]:
         return self._open.values()
 
-    def lines(self, now: float) -> dict[str, LineLoad]:
-        """What waits for each line."""
-        loads: dict[str, LineLoad] = {}
-        for node, queue in self._queues.items():
-            if len(queue):
-                load = LineLoad(queue.remaining, queue.smallest, queue.oldest_age(now))
-                name = self._site.line_of(node)
-                loads[name] = load.plus(loads.get(name))
-        return loads
-
     # --- Attach ---------------------------------------------------------------------------------------------
 
     def on_attach(self, now: float, router: str, attach: Attach, payload: bytes) -> bool:
@@ -118,41 +91,22 @@ class KvOut:
             return True
         if attach.ticket in self._ended:
             return False
-        hashes = self._chain(attach, payload)
+        hashes = self._check.chain(attach, payload)
         if hashes is None:
-            self._site.outbox.send(router, Missing(attach.rid, attach.ticket, attach.have))
-            return False
-        peer = self._site.peers.get(attach.target)
-        if peer is not None and peer.incarnation != attach.incarnation:
-            self._site.count("attach_stale_total")
             self._site.outbox.send(router, Missing(attach.rid, attach.ticket, attach.have))
             return False
         if attach.have >= attach.upto:
             return True
-        self._begin(now, router, attach, hashes, reached=peer is not None)
+        self._begin(now, router, attach, hashes)
         return attach.ticket in self._open
 
-    def _chain(self, attach: Attach, payload: bytes) -> list[bytes] | None:
-        """The hashes of [0, upto), checked against the receiver's own chain; None where they do not fit."""
-        if payload:
-            hashes = [payload[at : at + HASH_BYTES] for at in range(0, len(payload), HASH_BYTES)]
-        else:
-            hashes = self._source.hashes(attach.rid)
-        if len(hashes) < attach.upto:
-            return None
-        hashes = hashes[: attach.upto]
-        if hashes and hashes[-1] != attach.last_hash:
-            self._site.count("attach_chain_mismatch_total")
-            return None
-        return hashes
-
-    def _begin(self, now: float, router: str, attach: Attach, hashes: list[bytes], *, reached: bool) -> None:
+    def _begin(self, now: float, router: str, attach: Attach, hashes: list[bytes]) -> None:
         transfer = Transfer(attach, router, hashes, self._site.block_bytes, now)
         self._open[transfer.ticket] = transfer
         self._by_rid.setdefault(transfer.rid, set()).add(transfer.ticket)
-        self._queue(transfer.target).open(transfer.ticket, transfer.cls, transfer.total_bytes, now)
+        self.queues.resize(transfer)
         self._site.count("transfers_out_total")
-        if not reached:
+        if self._site.peers.get(transfer.target) is None:
             self._site.timers.set(("unreached", transfer.ticket), now + self._site.policy.attach_wait)
         self._changed(self._carriage.begin(transfer))
         self._hurry(transfer)
@@ -162,9 +116,9 @@ class KvOut:
         """Give a transfer another class."""
         if transfer.cls is not cls:
             transfer.cls = cls
-            self._queue(transfer.target).set_class(transfer.ticket, cls)
+            self.queues.resize(transfer)
             self._hurry(transfer)
-            self._stir(transfer)
+            self.queues.stir(transfer)
 
     def _hurry(self, transfer: Transfer) -> None:
         """What a transfer's receiver waits for under other tickets comes as soon as the transfer itself."""
@@ -175,8 +129,8 @@ class KvOut:
     def _changed(self, transfers: Iterable[Transfer]) -> None:
         """Transfers have taken blocks over from one another."""
         for transfer in transfers:
-            self._resize(transfer)
-            self._stir(transfer)
+            self.queues.resize(transfer)
+            self.queues.stir(transfer)
 
     # --- blocks come into being -----------------------------------------------------------------------------
 
@@ -190,7 +144,7 @@ class KvOut:
         if rest and not MAY_COME[state]:
             self._missing(transfer, rest[0])
             return
-        self._stir(transfer)
+        self.queues.stir(transfer)
 
     def _hold(self, transfer: Transfer, index: int, state: SourceState) -> bool:
         block = self._site.pool.find(transfer.hashes[index])
@@ -230,7 +184,6 @@ class KvOut:
             self._site.count("transfers_out_done_total" if have.complete else "transfers_out_gone_total")
             if have.complete:
                 self.alignments.done(transfer.ticket)
-            if have.complete:
                 self.pins.unpin(transfer.report(have))
             self.close(transfer)
             return True
@@ -246,15 +199,9 @@ class KvOut:
             if transfer.ticket not in self._open:
                 return True
         self._watch(now, transfer, moved=transfer.acked_bytes > before)
-        self._resize(transfer)
-        self._stir(transfer)
+        self.queues.resize(transfer)
+        self.queues.stir(transfer)
         return True
-
-    def _resize(self, transfer: Transfer) -> None:
-        """Tell the queue what a transfer has still to bring."""
-        queue = self._queue(transfer.target)
-        queue.open(transfer.ticket, transfer.cls, transfer.total_bytes, transfer.opened_at)
-        queue.acked(transfer.ticket, transfer.acked_bytes)
 
     def _watch(self, now: float, transfer: Transfer, *, moved: bool) -> None:
         """A transfer whose bytes stay unacknowledged has stalled."""
@@ -268,11 +215,8 @@ class KvOut:
 
     def next_chunk(self, now: float, node: str, limit: int) -> OutChunk | None:
         """The next bytes for a node, by class and share; its block stays pinned until `chunk_written`."""
-        queue = self._queues.get(node)
-        if queue is None or self._site.peers.get(node) is None:
-            return None
-        ticket = queue.next()
-        if ticket is None:
+        ticket = self.queues.next(node)
+        if ticket is None or self._site.peers.get(node) is None:
             return None
         transfer = self._open[ticket]
         index, first, end = transfer.next_span(limit)
@@ -281,8 +225,8 @@ class KvOut:
         self._site.pool.pin([block])
         self._key += 1
         self._writing[self._key] = (ticket, block)
-        queue.sent(ticket, end - first)
-        self._stir(transfer)
+        self.queues.charge(node, ticket, end - first)
+        self.queues.stir(transfer)
         self._watch(now, transfer, moved=False)
         self._site.count("kv_bytes_out_total", end - first)
         self._site.count(f"kv_bytes_out_{transfer.cls.name.lower()}_total", end - first)
@@ -308,7 +252,7 @@ class KvOut:
     def _await_report(self, now: float, transfer: Transfer) -> None:
         transfer.waits_report = True
         self._site.timers.sooner(("report", transfer.ticket), now + REPORT_WAIT)
-        self._stir(transfer)
+        self.queues.stir(transfer)
 
     # --- time -----------------------------------------------------------------------------------------------
 
@@ -317,7 +261,7 @@ class KvOut:
         transfer = self._open.get(ticket)
         if transfer is not None:
             transfer.rewind()
-            self._stir(transfer)
+            self.queues.stir(transfer)
 
     def on_unreached(self, ticket: bytes) -> None:
         """No session with the target has come up."""
@@ -359,22 +303,21 @@ class KvOut:
                 self._site.count("attach_stale_total")
                 self._missing(transfer, transfer.have)
             else:
-                self._stir(transfer)
+                self.queues.stir(transfer)
 
     def on_lost(self, node: str) -> None:
         """The peer is lost: everything that was to go there ends."""
         for transfer in [t for t in self._open.values() if t.target == node]:
             self.close(transfer)
-        self._queues.pop(node, None)
 
     def align(self, now: float, transfer: Transfer, upto: int | None) -> None:
         """The request has ended: its transfer goes on as an alignment, up to the prompt's `upto` blocks."""
         if upto is not None:
             self._end_carriage(transfer, [block for block in transfer.wanted if block >= upto])
             self.pins.unpin(transfer.shorten(upto))
-            self._resize(transfer)
+            self.queues.resize(transfer)
         self.reclass(transfer, TransferClass.ALIGNMENT)
-        self._stir(transfer)
+        self.queues.stir(transfer)
         self.alignments.add(now, transfer.ticket)
 
     def _held(self, ticket: bytes) -> int:
@@ -414,7 +357,7 @@ class KvOut:
                     del self._awaited[hash_]
         self.pins.unpin([transfer.held[index] for index in sorted(transfer.held)])
         transfer.held.clear()
-        self._queue(transfer.target).close(transfer.ticket)
+        self.queues.leave(transfer)
         self._end_carriage(transfer, transfer.wanted)
         for kind in ("report", "stall", "unreached"):
             self._site.timers.clear((kind, transfer.ticket))
@@ -436,16 +379,3 @@ class KvOut:
         self._ended[ticket] = None
         if len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
-
-    def _queue(self, node: str) -> SendQueue:
-        queue = self._queues.get(node)
-        if queue is None:
-            queue = self._queues[node] = SendQueue(self._site.line)
-        return queue
-
-    def _stir(self, transfer: Transfer) -> None:
-        """Tell the queue whether the transfer has bytes now, and the transport where it has."""
-        sendable = transfer.sendable
-        self._queue(transfer.target).set_ready(transfer.ticket, sendable)
-        if sendable:
-            self._site.outbox.wake(transfer.target)

@@ -51,7 +51,7 @@ class Reports:
         """The numbers now."""
         site = self._site
         stats = site.engine.stats
-        lines = self._out.lines(now)
+        lines = self._out.queues.lines(now)
         return LoadReport(
             seq=self._seq,
             running=stats.running,

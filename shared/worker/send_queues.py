@@ -1,0 +1,78 @@
+"""One send queue per destination: which transfer the next chunk comes from, and what waits for each line.
+
+Keeps the queues in step with the transfers; opens and ends none itself.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shared.policy.priority import SendQueue
+from shared.worker.site import Site
+from shared.worker.transfer import Transfer
+
+
+class LineLoad(NamedTuple):
+    """Transfers that go over one line."""
+
+    unsent: int  # bytes promised and not acknowledged
+    smallest: int  # the least that any transfer has left
+    oldest_age: float  # seconds
+
+    def plus(self, other: LineLoad | None) -> LineLoad:
+        """Both together."""
+        if other is None:
+            return self
+        return LineLoad(
+            self.unsent + other.unsent,
+            min(self.smallest, other.smallest),
+            max(self.oldest_age, other.oldest_age),
+        )
+
+
+class SendQueues:
+    """The queues of one worker by node."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._queues: dict[str, SendQueue] = {}
+
+    def resize(self, transfer: Transfer) -> None:
+        """Enter a transfer, or tell its queue what it has still to bring, and in which class."""
+        queue = self._queues.get(transfer.target)
+        if queue is None:
+            queue = self._queues[transfer.target] = SendQueue(self._site.line)
+        queue.open(transfer.ticket, transfer.cls, transfer.total_bytes, transfer.opened_at)
+        queue.acked(transfer.ticket, transfer.acked_bytes)
+
+    def stir(self, transfer: Transfer) -> None:
+        """Tell the queue whether the transfer has bytes now, and the transport where it has."""
+        sendable = transfer.sendable
+        self._queues[transfer.target].set_ready(transfer.ticket, sendable)
+        if sendable:
+            self._site.outbox.wake(transfer.target)
+
+    def leave(self, transfer: Transfer) -> None:
+        """The transfer has ended."""
+        queue = self._queues[transfer.target]
+        queue.close(transfer.ticket)
+        if not len(queue):
+            del self._queues[transfer.target]
+
+    def next(self, node: str) -> bytes | None:
+        """Ticket of the transfer that the next chunk for a node should come from."""
+        queue = self._queues.get(node)
+        return None if queue is None else queue.next()
+
+    def charge(self, node: str, ticket: bytes, size: int) -> None:
+        """Bytes of the transfer that `next` named were taken."""
+        self._queues[node].sent(ticket, size)
+
+    def lines(self, now: float) -> dict[str, LineLoad]:
+        """What waits for each line."""
+        loads: dict[str, LineLoad] = {}
+        for node, queue in self._queues.items():
+            load = LineLoad(queue.remaining, queue.smallest, queue.oldest_age(now))
+            name = self._site.line_of(node)
+            loads[name] = load.plus(loads.get(name))
+        return loads
