@@ -7,8 +7,8 @@ from __future__ import annotations
 from services.router.legs import Leg, LegState
 from services.router.log import Log
 from services.router.phases import Event, Phase, after
+from services.router.request_trace import Trace
 from services.router.requests import GenerationRequest
-from services.router.trace import Trace
 from services.router.wish import Obstacle
 from services.router.worker import PoolKey
 from shared.errors import MeshError

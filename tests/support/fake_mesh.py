@@ -21,7 +21,8 @@ from shared.policy.config import RouterPolicy, WorkerPolicy
 from shared.wire import messages as m
 from shared.wire.messages import Role
 from shared.wire.port import PeerInfo, Send
-from tests.support.fake_workers import FakeWorker, answer
+from tests.support.fake_parts import answer
+from tests.support.fake_workers import FakeWorker
 
 M = TypeVar("M")
 

@@ -11,7 +11,7 @@ from shared.policy.pipeline import Pipeline
 from shared.wire import messages as m
 from shared.wire.messages import FinishReason, Role, TransferClass
 from tests.support.fake_mesh import Client, FakeMesh
-from tests.support.fake_workers import answer
+from tests.support.fake_parts import answer
 
 MakeMesh = Callable[..., FakeMesh]
 PROMPT = [at % 7 for at in range(101)]
