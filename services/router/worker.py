@@ -217,7 +217,9 @@ def _nothing() -> None:
 
 def _moved(old: LoadReport, new: LoadReport) -> bool:
     """Whether the engine has made a step between two reports."""
+    if new.running == 0:
+        return True  # nothing is in the engine: no step is due
     steps = new.counters.get("steps")
     if steps is not None:
         return steps != old.counters.get("steps")
-    return new.running == 0 or new.queued_tokens < old.queued_tokens
+    return new.queued_tokens < old.queued_tokens

@@ -67,5 +67,5 @@ class Reports:
             oldest_age_ms={name: int(1e3 * load.oldest_age) for name, load in lines.items()},
             line_rate={name: site.line_rate(name) for name in lines},
             send_pinned_blocks=self._out.pins.blocks,
-            counters={},
+            counters={"steps": float(stats.steps)},
         )
