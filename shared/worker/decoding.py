@@ -26,7 +26,8 @@ from shared.wire.messages import (
 )
 from shared.wire.messages import Finished as FinishedMessage
 from shared.worker import asked
-from shared.worker.kv_in import KvIn, Landed, Spoiled
+from shared.worker.arrival import Landed, Spoiled
+from shared.worker.kv_in import KvIn
 from shared.worker.part import FED, TABLE, Act, Part, Stage, Told
 from shared.worker.site import Site
 from shared.worker.sources import SourceState

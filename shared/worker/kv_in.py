@@ -7,69 +7,19 @@ it says that a ticket has landed or was spoiled, and passes the pins of its bloc
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
-
 import xxhash
 
 from shared.errors import BadChunk
 from shared.kv.layout import KvLayout
 from shared.kv.ledger import Ledger, Target
-from shared.kv.report import runs
-from shared.kv.ticket import BlockState, Ticket
-from shared.wire.messages import Have, KvChunk, Rid
+from shared.wire.messages import KvChunk, Rid
 from shared.worker.alignment import Alignments
+from shared.worker.arrival import Arrival, Landed, Spoiled
+from shared.worker.have_reports import HaveReports
 from shared.worker.site import Site
-
-ASK_AGAIN = 1.0
-"""Seconds without progress after which blocks that were asked for are asked for again."""
 
 MOST_DAMAGED = 16
 """Chunks of one ticket that may fail their checksum before it is given up."""
-
-GONE_EVERY = 0.2
-"""Seconds between two answers `gone` for the same ticket to the same node."""
-
-ENDED_KEPT = 1024
-"""Ended tickets whose request is remembered for the answers to their late chunks."""
-
-
-@dataclass(slots=True)
-class Arrival:
-    """One open ticket and what its sender has been told."""
-
-    ticket: bytes
-    rid: Rid
-    router: str
-    book: Ticket
-    enough: int  # leading blocks at which it counts as complete: all of them, or an alignment's prompt
-    sender: str | None = None  # the node whose chunks came last
-    unreported: int = 0  # bytes verified since the last report
-    landed_bytes: int = 0
-    landed_at: float = float("-inf")  # when bytes were last verified
-    damaged: int = 0
-    asked: set[int] = field(default_factory=set)  # blocks asked for by `needs`
-    asked_at: int = 0  # `landed_bytes` when they were
-
-
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """Every block of the ticket is published. The pins of `blocks`, all of its chain, pass to the receiver
-    of this.
-    """
-
-    rid: Rid
-    ticket: bytes
-    blocks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Spoiled:
-    """The ticket cannot be completed by its sender. It is still open."""
-
-    rid: Rid
-    ticket: bytes
-    detail: str
 
 
 class KvIn:
@@ -81,8 +31,7 @@ class KvIn:
         self._arrivals: dict[bytes, Arrival] = {}
         self._facts: list[Landed | Spoiled] = []
         self._buffers = 0
-        self._gone: OrderedDict[tuple[str, bytes], float] = OrderedDict()
-        self._ended: OrderedDict[bytes, Rid] = OrderedDict()
+        self._reports = HaveReports(site, self.ledger)
         self.alignments = Alignments(
             site, "align_in", self._unlanded, lambda tickets: sum(map(self._unlanded, tickets)), self._drop
         )
@@ -145,23 +94,18 @@ class KvIn:
     def close(self, ticket: bytes, *, unwanted: bool = False) -> list[int]:
         """End a ticket. Its leading published blocks, whose pins are now the caller's.
 
-        `unwanted`: no router tells the sender, so that whoever it may be has to hear it from here.
+        `unwanted`: it outlived its request, so that sender and router have to hear it from here.
         """
         arrival = self._arrivals.pop(ticket)
         if arrival.sender is not None or unwanted:
-            for node in self._senders(arrival):
-                self._site.outbox.send(node, Have(ticket, arrival.rid, gone=True))
+            self._reports.gone(arrival, router=unwanted)
         self.alignments.lost(ticket)
         return self._end(arrival)
 
     def _end(self, arrival: Arrival) -> list[int]:
         blocks = self.ledger.close(arrival.book)
         self._site.pool.unpromise(("in", arrival.ticket))
-        for kind in ("have", "ask"):
-            self._site.timers.clear((kind, arrival.ticket))
-        self._ended[arrival.ticket] = arrival.rid
-        if len(self._ended) > ENDED_KEPT:
-            self._ended.popitem(last=False)
+        self._reports.ended(arrival)
         return blocks
 
     def align(self, now: float, ticket: bytes, enough: int) -> None:
@@ -184,8 +128,6 @@ class KvIn:
         self.alignments.drop(ticket)
 
     def _drop(self, ticket: bytes) -> None:
-        arrival = self._arrivals[ticket]
-        self._site.outbox.send(arrival.router, Have(ticket, arrival.rid, gone=True))
         self._site.pool.unpin(self.close(ticket, unwanted=True))
 
     # --- chunks ---------------------------------------------------------------------------------------------
@@ -216,9 +158,9 @@ class KvIn:
         elif arrival is not None:
             arrival.sender = node
             self._site.count("kv_bytes_drained_total", chunk.length)
-            self._site.timers.sooner(("have", chunk.ticket), now + self._site.line.have_every)
+            self._reports.soon(now, arrival)
         if arrival is None:
-            self._answer_gone(now, node, chunk)
+            self._reports.stray(now, node, chunk.ticket)
 
     def _verified(self, now: float, node: str, arrival: Arrival | None, chunk: KvChunk) -> None:
         if arrival is None:
@@ -230,10 +172,7 @@ class KvIn:
         self._site.count("kv_bytes_in_total", chunk.length)
         if arrival.ticket in self.alignments:
             self._site.count("kv_bytes_in_alignment_total", chunk.length)
-        if arrival.unreported >= self._site.line.have_bytes:
-            self._report(now, arrival)
-        else:
-            self._site.timers.sooner(("have", arrival.ticket), now + self._site.line.have_every)
+        self._reports.soon(now, arrival)
 
     def _damaged(self, chunk: KvChunk, arrival: Arrival | None) -> None:
         self.ledger.damaged(chunk)
@@ -250,18 +189,6 @@ class KvIn:
         self._buffers -= 1
         self.ledger.broken(chunk)
 
-    def _answer_gone(self, now: float, node: str, chunk: KvChunk) -> None:
-        self._site.count("chunks_gone_total")
-        key = (node, chunk.ticket)
-        if now - self._gone.get(key, -GONE_EVERY) < GONE_EVERY:
-            return
-        self._gone.pop(key, None)
-        self._gone[key] = now
-        if len(self._gone) > ENDED_KEPT:
-            self._gone.popitem(last=False)
-        rid = self._ended.get(chunk.ticket, Rid(0, 0))
-        self._site.outbox.send(node, Have(chunk.ticket, rid, gone=True))
-
     # --- reports --------------------------------------------------------------------------------------------
 
     def settle(self, now: float) -> list[Landed | Spoiled]:
@@ -274,9 +201,9 @@ class KvIn:
                 if book.published >= arrival.enough:
                     self._complete(arrival)
                 elif book.needs:
-                    self._report(now, arrival)
+                    self._reports.report(now, arrival)
                 else:
-                    self._site.timers.sooner(("have", arrival.ticket), now + self._site.line.have_every)
+                    self._reports.soon(now, arrival)
         facts, self._facts = self._facts, []
         return facts
 
@@ -286,10 +213,7 @@ class KvIn:
             self.ledger.refresh()
 
     def _complete(self, arrival: Arrival) -> None:
-        have = Have(arrival.ticket, arrival.rid, published=arrival.book.published, complete=True)
-        for node in self._senders(arrival):
-            self._site.outbox.send(node, have)
-        self._site.outbox.send(arrival.router, have)
+        self._reports.complete(arrival)
         self._site.count("transfers_in_done_total")
         del self._arrivals[arrival.ticket]
         blocks = self._end(arrival)
@@ -299,61 +223,17 @@ class KvIn:
         else:
             self._facts.append(Landed(arrival.rid, arrival.ticket, tuple(blocks)))
 
-    def _report(self, now: float, arrival: Arrival, again: tuple[int, ...] = ()) -> None:
-        """Tell the sender what has landed and what is needed. Without a known sender only needs are worth
-        telling.
-        """
-        self._site.timers.clear(("have", arrival.ticket))
-        arrival.unreported = 0
-        if arrival.sender is None and not arrival.book.needs and not again:
-            return
-        nodes = self._senders(arrival)
-        if not nodes:
-            self._site.timers.set(("have", arrival.ticket), now + ASK_AGAIN)
-            return
-        report = self.ledger.report(arrival.book)
-        needs = {*again, *(block for first, end in report.needs for block in range(first, end))}
-        arrival.asked |= needs
-        have = Have(
-            arrival.ticket,
-            arrival.rid,
-            published=report.published,
-            ranges=report.ranges,
-            needs=runs(sorted(needs)),
-        )
-        for node in nodes:
-            self._site.outbox.send(node, have)
-        if needs:
-            arrival.asked_at = arrival.landed_bytes
-            self._site.timers.set(("ask", arrival.ticket), now + ASK_AGAIN)
-
     def on_have_due(self, now: float, ticket: bytes) -> None:
+        """A report's time has come."""
         arrival = self._arrivals.get(ticket)
         if arrival is not None:
-            self._report(now, arrival)
+            self._reports.report(now, arrival)
 
     def on_ask_due(self, now: float, ticket: bytes) -> None:
-        """Blocks that were asked for have not come: the sender may not have known the ticket yet."""
+        """Blocks that were asked for should be here."""
         arrival = self._arrivals.get(ticket)
-        if arrival is None:
-            return
-        lacking = (BlockState.WANTED, BlockState.LANDING)
-        arrival.asked = {i for i in arrival.asked if arrival.book.block_state(i) in lacking}
-        if not arrival.asked:
-            return
-        if arrival.landed_bytes > arrival.asked_at:
-            arrival.asked_at = arrival.landed_bytes
-            self._site.timers.set(("ask", ticket), now + ASK_AGAIN)
-        else:
-            self._report(now, arrival, tuple(arrival.asked))
-
-    def _senders(self, arrival: Arrival) -> list[str]:
-        """The known sender, else every node that might be it: an Attach names the target, not the other way
-        round.
-        """
-        if arrival.sender is not None:
-            return [arrival.sender]
-        return self._site.peers.workers()
+        if arrival is not None:
+            self._reports.ask_again(now, arrival)
 
     # --- sessions -------------------------------------------------------------------------------------------
 
@@ -361,7 +241,7 @@ class KvIn:
         """A connection to the sender broke and is back: it learns first what has landed."""
         for arrival in self._arrivals.values():
             if arrival.sender == node:
-                self._report(now, arrival)
+                self._reports.report(now, arrival)
 
     def on_lost(self, node: str) -> None:
         """The sender is lost: what has landed stays; the router finds another one."""

@@ -7,7 +7,6 @@ Knows how a request stands, not how its blocks travel: `kv_out` pins and sends t
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
 
 from shared.engine.events import Fault, Finished, Sampled
 from shared.engine.sequence import Goal, SequenceSpec
@@ -16,47 +15,22 @@ from shared.wire.messages import (
     Failed,
     FailReason,
     FinishReason,
-    First,
     Prefill,
     Refused,
     RefuseReason,
     Resume,
     Rid,
     Role,
-    TokenLogprob,
-    TokenRow,
 )
 from shared.wire.messages import Finished as FinishedMessage
 from shared.worker import asked
-from shared.worker.asked import Asked, BadAsk
+from shared.worker.admission import Refusal
+from shared.worker.asked import BadAsk
 from shared.worker.kv_out import KvOut
+from shared.worker.prefill_gate import PrefillGate
+from shared.worker.prompt import Prompt
 from shared.worker.site import Site
 from shared.worker.sources import SourceState
-
-RETRY_SOON = 0.5
-"""Seconds after which a refused request may be tried again where nothing better is known."""
-
-LARGE_DELTA = 1 / 64
-"""Part of the pool above which the blocks that a prefill must make count as a large delta."""
-
-
-@dataclass(slots=True)
-class Prompt:
-    """One Prefill at this worker."""
-
-    ask: Asked
-    number: int
-    state: SourceState = SourceState.QUEUED
-    seq: int | None = None
-    cached: int = 0  # leading blocks that were here before
-    first: tuple[int, TokenLogprob | None] | None = None  # the drawn id
-    told: set[bytes] = field(default_factory=set)  # tickets whose relay has its First
-    relays: dict[bytes, str] = field(default_factory=dict)  # ticket -> relay to be told
-    orphan: bool = False  # its router's session ended
-    hold: list[int] = field(default_factory=list)  # pool blocks pinned for an Attach that may come
-    attached: bool = (
-        False  # main decode's transfer has its own pins: the hold is only for a relay that follows
-    )
 
 
 class Prefilling:
@@ -65,6 +39,7 @@ class Prefilling:
     def __init__(self, site: Site, out: KvOut) -> None:
         self._site = site
         self._out = out
+        self._gate = PrefillGate(site, out)
         self._prompts: dict[Rid, Prompt] = {}
         self._by_seq: dict[int, Rid] = {}
         self._queue: list[tuple[int, int, Rid]] = []  # (priority, number, rid), most urgent first
@@ -123,11 +98,14 @@ class Prefilling:
         try:
             ask = asked.read(self._site, now, router, message, payload)
         except BadAsk as error:
-            self._refuse(router, message, RefuseReason.BAD_REQUEST, 0.0, str(error))
+            self._refuse(router, message, Refusal(RefuseReason.BAD_REQUEST, 0.0, str(error)))
             return
-        refusal = self._refusal(ask)
+        refusal = self._gate.refusal(ask, len(self._queue))
+        if refusal is None and self._gate.behind:
+            self._loosen(self._site.pool.total)
+            refusal = self._gate.backlog(ask) if self._gate.behind else None
         if refusal is not None:
-            self._refuse(router, message, *refusal)
+            self._refuse(router, message, refusal)
             return
         self._number += 1
         self._prompts[ask.rid] = Prompt(ask, self._number)
@@ -136,42 +114,12 @@ class Prefilling:
         self._site.count("prefills_total")
         self._site.timers.set(("backstop", ask.rid), ask.deadline)
 
-    def _refusal(self, ask: Asked) -> tuple[RefuseReason, float, str] | None:
-        site = self._site
-        blocks = site.blocks_for(len(ask.ids))
-        if site.draining:
-            return RefuseReason.DRAINING, RETRY_SOON, f"{site.node} drains"
-        if len(ask.ids) > site.max_context:
-            return RefuseReason.TOO_LONG, 0.0, f"{len(ask.ids)} ids; the context is {site.max_context}"
-        if blocks > site.pool.total:
-            return RefuseReason.TOO_LONG, 0.0, f"{blocks} blocks; the pool has {site.pool.total}"
-        if len(self._queue) >= site.policy.max_queued:
-            return RefuseReason.QUEUE_FULL, RETRY_SOON, f"{len(self._queue)} prefills wait"
-        pins = self._out.pins
-        if pins.blocks > pins.most:
-            self._loosen(site.pool.total)
-        if pins.blocks > pins.most:
-            new = blocks - len(site.pool.match(ask.hashes))
-            if new > max(1, LARGE_DELTA * site.pool.total):
-                return (
-                    RefuseReason.LINE_BACKLOG,
-                    self._drain_time(),
-                    f"{pins.blocks} blocks wait to be sent, more than {pins.most}",
-                )
-        return None
-
-    def _drain_time(self) -> float:
-        """Seconds until the bytes that wait for the lines have left, by the slowest line."""
-        backlog: dict[str, int] = {}
-        for transfer in self._out.all():
-            line = self._site.line_of(transfer.target)
-            backlog[line] = backlog.get(line, 0) + transfer.total_bytes - transfer.acked_bytes
-        waits = [size / rate for line, size in backlog.items() if (rate := self._site.line_rate(line)) > 0]
-        return max([RETRY_SOON, *waits])
-
-    def _refuse(self, router: str, message: Prefill, reason: RefuseReason, retry: float, detail: str) -> None:
+    def _refuse(self, router: str, message: Prefill, refusal: Refusal) -> None:
         self._site.count("prefills_refused_total")
-        self._site.outbox.send(router, Refused(message.rid, message.term, reason, int(1e3 * retry), detail))
+        retry = int(1e3 * refusal.retry_after)
+        self._site.outbox.send(
+            router, Refused(message.rid, message.term, refusal.reason, retry, refusal.detail)
+        )
 
     # --- queued -> running ----------------------------------------------------------------------------------
 
@@ -231,7 +179,7 @@ class Prefilling:
         if prompt is None:
             return
         role = self._site.peers.role(attach.target)
-        if role is Role.RELAY:
+        if role is Role.RELAY and attach.first:
             prompt.relays[attach.ticket] = attach.target
             self._tell_relays(prompt)
         elif opened:
@@ -244,23 +192,18 @@ class Prefilling:
                 self._tell_relays(prompt)
 
     def _tell_relays(self, prompt: Prompt) -> None:
-        if prompt.first is None:
-            return
-        id_, logprob = prompt.first
         for ticket, node in prompt.relays.items():
-            if ticket in prompt.told or self._site.peers.get(node) is None:
-                continue
-            prompt.told.add(ticket)
-            logprobs = None if logprob is None else (logprob,)
-            rid, start = prompt.ask.rid, len(prompt.ask.ids)
-            self._site.outbox.send(node, First(ticket, rid, start, (id_,), logprobs))
+            first = prompt.first(ticket)
+            if first is not None and ticket not in prompt.told and self._site.peers.get(node) is not None:
+                prompt.told.add(ticket)
+                self._site.outbox.send(node, first)
 
     # --- engine ---------------------------------------------------------------------------------------------
 
     def on_sampled(self, now: float, event: Sampled) -> None:
         """The one id: to the router and the relays; the blocks wait for an Attach or go on being sent."""
         prompt = self._prompts[self._by_seq[event.seq]]
-        prompt.first = (event.id, asked.wire_logprob(event.logprob, event.top))
+        prompt.drawn = (event.id, asked.wire_logprob(event.logprob, event.top))
         self._emit(prompt)
         self._tell_relays(prompt)
         self._done(now, prompt)
@@ -286,12 +229,8 @@ class Prefilling:
         return seq in self._by_seq
 
     def _emit(self, prompt: Prompt) -> None:
-        if prompt.first is None:
-            return
-        id_, logprob = prompt.first
-        ask = prompt.ask
-        logprobs = None if logprob is None else (logprob,)
-        self._site.outbox.row(ask.router, TokenRow(ask.rid, ask.term, len(ask.ids), (id_,), logprobs))
+        if prompt.row is not None:
+            self._site.outbox.row(prompt.ask.router, prompt.row)
 
     def _done(self, now: float, prompt: Prompt) -> None:
         """Keep the blocks for an Attach that has not come; those of open transfers have their own pins."""
@@ -399,7 +338,7 @@ class Prefilling:
         if prompt.state is SourceState.QUEUED:
             self._queue = [entry for entry in self._queue if entry[2] != rid]
             heapq.heapify(self._queue)
-        if prompt.seq is not None and prompt.first is None:
+        if prompt.seq is not None and prompt.drawn is None:
             wasted = self._site.engine.computed(prompt.seq) - prompt.cached * self._site.block_tokens
             self._site.count("prefill_wasted_tokens_total", max(wasted, 0))
         self._leave_engine(prompt)
