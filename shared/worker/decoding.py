@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shared.engine.events import Extended, Fault, Finished, Sampled
-from shared.engine.sequence import Goal, SequenceSpec
+from shared.engine.sequence import Goal
 from shared.errors import Divergence, InvalidRequest, InvariantBroken, ProtocolError
 from shared.kv.hashing import unpack_ids
 from shared.wire.messages import (
@@ -29,6 +29,7 @@ from shared.worker import asked
 from shared.worker.arrival import Landed, Spoiled
 from shared.worker.kv_in import KvIn
 from shared.worker.part import FED, TABLE, Act, Part, Stage, Told
+from shared.worker.seats import Seats
 from shared.worker.site import Site
 from shared.worker.sources import SourceState
 
@@ -43,8 +44,7 @@ class Decoding:
         self._site = site
         self._kv_in = kv_in
         self._parts: dict[Rid, Part] = {}
-        self._by_seq: dict[int, Part] = {}
-        self._paused: set[str] = set()  # routers that are silent
+        self._seats = Seats(site)
         self._acts = {
             Act.KEEP: self._keep,
             Act.WAIT_TO_OWN: self._wait_to_own,
@@ -63,11 +63,9 @@ class Decoding:
     def get(self, rid: Rid) -> Part | None:
         return self._parts.get(rid)
 
-    def has(self, seq: int) -> bool:
-        return seq in self._by_seq
-
-    def of_seq(self, seq: int) -> Part:
-        return self._by_seq[seq]
+    def of_seq(self, seq: int) -> Part | None:
+        """Whose sequence it is."""
+        return self._seats.get(seq)
 
     def all(self) -> Iterable[Part]:
         return self._parts.values()
@@ -109,7 +107,7 @@ class Decoding:
         if feed.term < part.fed_term:
             self._site.count("old_term_total")
             return
-        self._adopt(part)
+        self._seats.adopt(part)
         try:
             ids = unpack_ids(payload)
             if feed.start > len(part.known):
@@ -254,8 +252,7 @@ class Decoding:
         part.stage = Stage.EXTENDING
         if not self._compute(now, part, Goal.EXTEND):
             return
-        seq = part.seq
-        if seq is not None and self._site.engine.computed(seq) >= part.given - 1:
+        if self._seats.caught_up(part):
             self._caught_up(part, part.given)
 
     def _own(self, now: float, part: Part) -> None:
@@ -282,41 +279,18 @@ class Decoding:
         self._own(now, part)
 
     def _compute(self, now: float, part: Part, goal: Goal) -> bool:
-        """Have the engine compute over all that is known. False: it cannot, and the part has failed."""
-        engine, ids = self._site.engine, part.known.ids
-        if part.seq is not None:
-            engine.feed(part.seq, ids[part.given :])
-            engine.set_goal(part.seq, goal)
-            part.given = len(ids)
-            return True
-        spec = SequenceSpec(
-            ids=list(ids),
-            prompt_len=part.ask.prompt_len,
-            params=part.ask.params,
-            root=part.ask.root,
-            hashes=list(part.ask.hashes),
-            blocks=list(part.blocks),
-            goal=goal,
-            priority=part.ask.priority,
-            promise=part.growth,
-        )
+        """Have the engine compute. False: it cannot, and the part has failed."""
         try:
-            part.seq = engine.add(spec, now)
+            self._seats.compute(now, part, goal)
         except InvalidRequest as error:
             self.fail(part, FailReason.INTERNAL, str(error))
             return False
-        part.blocks = []
-        part.given = len(ids)
-        self._by_seq[part.seq] = part
-        if part.orphan or part.ask.router in self._paused:
-            engine.pause(part.seq)
         return True
 
     # --- what the engine says -------------------------------------------------------------------------------
 
-    def on_sampled(self, event: Sampled) -> None:
+    def on_sampled(self, part: Part, event: Sampled) -> None:
         """An id was drawn by an owner."""
-        part = self._by_seq[event.seq]
         if part.stage is not Stage.OWNING or event.position != len(part.known):
             raise InvariantBroken(f"id {event.position} of {part.rid} was drawn at stage {part.stage.value}")
         part.known.ids.append(event.id)
@@ -328,36 +302,35 @@ class Decoding:
         self._send_ids(part, event.position)
         self._site.count("tokens_total")
 
-    def on_extended(self, event: Extended) -> None:
+    def on_extended(self, part: Part, event: Extended) -> None:
         """A standby has extended over what it was fed."""
-        self._caught_up(self._by_seq[event.seq], event.upto)
+        self._caught_up(part, event.upto)
 
     def _caught_up(self, part: Part, upto: int) -> None:
         if part.catching is not None and upto >= part.catching[1]:
             self._site.outbox.send(part.ask.router, CaughtUp(part.rid, part.catching[0], upto))
             part.catching = None
 
-    def on_finished(self, now: float, event: Finished) -> None:
+    def on_finished(self, now: float, part: Part, event: Finished) -> None:
         """An owner has drawn the last id. Its blocks are cache from now on."""
-        part = self._by_seq[event.seq]
         part.finished = (event.at, event.reason)
         self.tell(now, part, Told.FINISHED)
 
     def _ended(self, now: float, part: Part) -> None:  # noqa: ARG002 - one signature for all acts
         part.stage = Stage.ENDED
-        self._leave_engine(part)
+        self._seats.leave(part)
         self._send_finished(part)
 
-    def on_fault(self, event: Fault) -> None:
+    def on_fault(self, part: Part, event: Fault) -> None:
         """The engine cannot go on with a sequence."""
-        self.fail(self._by_seq[event.seq], FailReason(event.reason), event.detail)
+        self.fail(part, FailReason(event.reason), event.detail)
 
     def check_limit(self) -> None:
         """A relay gives up what it has decoded for too long without a cut."""
         if self._site.role is not Role.RELAY:
             return
         most = self._site.policy.relay_max_tokens
-        for part in [p for p in self._by_seq.values() if p.stage is Stage.OWNING and p.made >= most]:
+        for part in [p for p in self._seats.all() if p.stage is Stage.OWNING and p.made >= most]:
             self.fail(part, FailReason.LIMIT, f"{part.made} ids without a cut")
 
     def _send_ids(self, part: Part, start: int) -> None:
@@ -374,17 +347,11 @@ class Decoding:
 
     def pause(self, router: str) -> None:
         """The router is silent: nothing of its requests is computed; all is kept."""
-        self._paused.add(router)
-        for part in self.of(router):
-            if part.seq is not None:
-                self._site.engine.pause(part.seq)
+        self._seats.pause(router)
 
     def resume(self, router: str) -> None:
         """The router is back."""
-        self._paused.discard(router)
-        for part in self.of(router):
-            if part.seq is not None and not part.orphan:
-                self._site.engine.resume(part.seq)
+        self._seats.resume(router)
 
     def orphan(self, router: str) -> None:
         """The router's session has ended: nothing is computed for it until it asks again."""
@@ -397,12 +364,6 @@ class Decoding:
             if part.rid.incarnation != keep if keep is not None else part.orphan:
                 self.end(part)
 
-    def _adopt(self, part: Part) -> None:
-        if part.orphan:
-            part.orphan = False
-            if part.seq is not None:
-                self._site.engine.resume(part.seq)
-
     def fail(self, part: Part, reason: FailReason, detail: str) -> None:
         """Give the request up and say so. What is published stays cached."""
         self._site.count(f"failed_{reason}_total")
@@ -413,7 +374,7 @@ class Decoding:
     def end(self, part: Part) -> None:
         """Nothing of the request is left here but cache."""
         del self._parts[part.rid]
-        self._leave_engine(part)
+        self._seats.leave(part)
         blocks = part.blocks
         if part.ticket and self._kv_in.get(part.ticket) is not None:
             blocks = self._kv_in.close(part.ticket)
@@ -422,10 +383,3 @@ class Decoding:
         part.blocks = []
         for kind in ("backstop", "landing"):
             self._site.timers.clear((kind, part.rid))
-
-    def _leave_engine(self, part: Part) -> None:
-        if part.seq is not None:
-            del self._by_seq[part.seq]
-            self._site.engine.end(part.seq)
-            part.seq = None
-        self._site.pool.unpromise(part.growth)

@@ -179,9 +179,10 @@ class Prefilling:
         if prompt is None:
             return
         role = self._site.peers.role(attach.target)
-        if role is Role.RELAY and attach.first:
-            prompt.relays[attach.ticket] = attach.target
-            self._tell_relays(prompt)
+        if role is Role.RELAY:
+            if attach.first:
+                prompt.relays[attach.ticket] = attach.target
+                self._tell_relays(prompt)
         elif opened:
             prompt.attached = True
 

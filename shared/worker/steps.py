@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shared.engine.events import EngineEvent, Extended, Fault, Finished, Sampled, Starved
+from shared.worker.part import Part
 from shared.worker.rooms import Rooms
 
 
@@ -21,11 +22,10 @@ class Steps:
         for event in events:
             if rooms.prefilling.has(event.seq):
                 self._prefill(now, event)
-            elif rooms.decoding.has(event.seq):
-                if isinstance(event, Starved):
-                    starved.append(event.seq)
-                else:
-                    self._decode(now, event)
+            elif isinstance(event, Starved):
+                starved.append(event.seq)
+            elif (part := rooms.decoding.of_seq(event.seq)) is not None:
+                self._decode(now, part, event)
         rooms.prefilling.settle()
         rooms.decoding.check_limit()
         self._relieve(starved)
@@ -39,21 +39,22 @@ class Steps:
             case Fault():
                 self._rooms.prefilling.on_fault(event)
 
-    def _decode(self, now: float, event: EngineEvent) -> None:
+    def _decode(self, now: float, part: Part, event: EngineEvent) -> None:
         match event:
             case Sampled():
-                self._rooms.decoding.on_sampled(event)
+                self._rooms.decoding.on_sampled(part, event)
             case Extended():
-                self._rooms.decoding.on_extended(event)
+                self._rooms.decoding.on_extended(part, event)
             case Finished():
-                self._rooms.decoding.on_finished(now, event)
+                self._rooms.decoding.on_finished(now, part, event)
             case Fault():
-                self._rooms.decoding.on_fault(event)
+                self._rooms.decoding.on_fault(part, event)
 
     def _relieve(self, starved: list[int]) -> None:
         decoding, pressure = self._rooms.decoding, self._rooms.pressure
-        alive = [seq for seq in starved if decoding.has(seq)]
+        alive = [seq for seq in starved if decoding.of_seq(seq) is not None]
         if alive:
             pressure.relieve(len(alive))
-            if len(alive) == 1 and decoding.has(alive[0]):
-                pressure.fail_alone(decoding.of_seq(alive[0]))
+            part = decoding.of_seq(alive[0])
+            if len(alive) == 1 and part is not None:
+                pressure.fail_alone(part)
