@@ -108,6 +108,7 @@ class Orders:
             upto=leg.upto,
             last_hash=leg.last_hash,
             cls=cls,
+            first=leg.armed,
         )
         payload = b"" if source.holds_rid else b"".join(r.hashes(leg.upto * r.pool.block_tokens))
         self._mesh.send(source.node, message, payload)

@@ -332,6 +332,7 @@ class Attach(msgspec.Struct, frozen=True, array_like=True, tag=24):
     upto: Nat
     last_hash: Bytes16
     cls: TransferClass
+    first: bool = True  # a relay is to begin with the sender's id; else the log is past it already
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True, tag=25):
