@@ -6,19 +6,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from shared.engine.api import Runner
 from shared.engine.fingerprint import Fingerprint, fingerprint, template_fingerprint
 from shared.engine.synthetic import SyntheticRunner, SyntheticTiming
-from shared.errors import ConfigError
+from shared.errors import ConfigError, ModelError
 from shared.kv.layout import full_attention
 from shared.runtime.settings import MeshConfig, NodeConfig
 from shared.wire.messages import Announce, Role
 from shared.worker.links import served_name
 
 _SYNTHETIC_CONTEXT = 1 << 20
-_SYNTHETIC_VOCAB = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,22 @@ def _synthetic(mesh: MeshConfig, node: NodeConfig) -> Built:
         step=node.slowdown * mesh.synthetic.step_ms / 1e3,
         token=node.slowdown / mesh.synthetic.prefill_tokens_per_second,
     )
-    runner = SyntheticRunner(
-        layout, node.pool_blocks, vocab=_SYNTHETIC_VOCAB, timing=timing, sleep=time.sleep
-    )
+    vocab = _vocab(Path(mesh.model.path).expanduser())
+    runner = SyntheticRunner(layout, node.pool_blocks, vocab=vocab, timing=timing, sleep=time.sleep)
     template = template_fingerprint(mesh.model.path)
     return Built(runner, Fingerprint(f"synthetic-{template}", template), _context(mesh, _SYNTHETIC_CONTEXT))
+
+
+def _vocab(directory: Path) -> int:
+    """Ids of the model that the synthetic one stands for: others could not be asked about again."""
+    path = directory / "config.json"
+    try:
+        vocab = msgspec.json.decode(path.read_bytes())["vocab_size"]
+    except (OSError, msgspec.DecodeError, LookupError, TypeError) as error:
+        raise ModelError(f"{path}: no vocab_size can be read; the router's tokenizer needs it too") from error
+    if not isinstance(vocab, int) or vocab < 1:
+        raise ModelError(f"{path}: vocab_size is {vocab!r}; it has to be a number of ids")
+    return vocab
 
 
 def _context(mesh: MeshConfig, limit: int) -> int:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from shared.runtime.settings import (
     RouteConfig,
     SyntheticConfig,
 )
+from shared.wire.messages import Flush
 from shared.worker.process import WorkerProcess
 from tests.support.live_client import Client
 from tests.support.live_models import Model
@@ -80,6 +82,7 @@ class LiveMesh:
         self.wan = wan
         self.ports = ports
         self.client = Client(f"http://{config.node('router-0').http}")
+        self.vocab = model.vocab
         self._model = model
         self._running: dict[str, Running] = {}
         self._moved = asyncio.Event()
@@ -184,8 +187,19 @@ class LiveMesh:
     # --- what is held ---------------------------------------------------------------------------------------
 
     def idle(self) -> bool:
-        """Whether no request, ticket, transfer, pin or promise is anywhere."""
-        return not self.router.core.requests and all(one.worker.idle() for one in self.workers.values())
+        """Whether no request, ticket, transfer, pin or promise is anywhere, and the router's index of every
+        cache is that cache."""
+        idle = not self.router.core.requests and all(one.worker.idle() for one in self.workers.values())
+        return idle and not self.unknown()
+
+    def unknown(self) -> list[str]:
+        """Workers of whose blocks the router knows too many or too few."""
+        index = self.router.core.mesh.index
+        return [
+            name
+            for name, one in self.workers.items()
+            if index.hashes(name) != frozenset(one.worker.site.pool.hashes())
+        ]
 
     def held(self) -> dict[str, object]:
         """What keeps the mesh from being idle."""
@@ -194,7 +208,7 @@ class LiveMesh:
             for name, one in self.workers.items()
         }
         phases = [f"{r.rid} {r.phase} {r.trace.reasons}" for r in self.router.core.requests.values()]
-        return found | {"requests": phases}
+        return found | {"requests": phases, "not known by the router": self.unknown()}
 
     async def settled(self, within: float = IDLE_WITHIN) -> None:
         """Wait until nothing is held, and check all books (I3)."""
@@ -211,15 +225,22 @@ class LiveMesh:
             return self.router.core.snapshot().get(counter, 0.0)
         return self[name].worker.counters.get(counter, 0.0)
 
-    async def flush(self) -> None:
-        """Empty every cache, and wait until the router knows."""
-        self.router.flush()
+    async def flush(self, *names: str) -> None:
+        """Empty the caches of some workers, or of all, and wait until the router knows."""
+        core, names = self.router.core, names or tuple(self.workers)
+        for name in names:
+            core.mesh.send(name, Flush())
+        self.router._endpoint.perform(time.monotonic())
         await self.until(
-            lambda: (
-                not self.router.core.mesh.index.blocks
-                and all(one.worker.site.pool.cached == 0 for one in self.workers.values())
+            lambda: not any(
+                self[name].worker.site.pool.cached or core.mesh.index.hashes(name) for name in names
             )
         )
+
+    @property
+    def sent(self) -> int:
+        """Bytes that have crossed the line so far from `a` to `b`."""
+        return self.wan.carried[0]
 
 
 def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from shared.worker.parts import Built, build
 class Model(Protocol):
     """A model for `live_mesh`."""
 
+    vocab: int
+
     def config(self) -> ModelConfig:
         """[model] of the mesh."""
 
@@ -25,9 +28,9 @@ class Model(Protocol):
 class SyntheticModel:
     """The timing model; `directory` only has to hold a tokenizer."""
 
-    vocab = 1000
-
     def __init__(self, directory: Path, block_tokens: int = 4) -> None:
+        self.directory = directory
+        self.vocab = int(json.loads((directory / "config.json").read_text())["vocab_size"])
         self._config = ModelConfig(
             path=str(directory), name="synthetic", engine="synthetic", block_tokens=block_tokens
         )
@@ -45,6 +48,7 @@ class SharedModel:
     def __init__(
         self, directory: Path, model: LlamaModel, prints: Fingerprint, block_tokens: int, max_context: int = 0
     ) -> None:
+        self.vocab = model.config.vocab
         self._model = model
         self._prints = prints
         self._config = ModelConfig(

@@ -11,6 +11,7 @@ from tests.support.live_client import Answer
 from tests.support.live_judge import Judge, crowd
 from tests.support.live_mesh import LiveMesh, Shape, live_mesh
 from tests.support.live_models import SharedModel
+from tests.support.live_roads import ROADS
 from tests.support.tiny_case import Case
 
 COMMON = [17, 45, 81, 110, 143, 201, 240, 260, 300]
@@ -29,22 +30,6 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"logprobs": 0, "ignore_eos": True},
 )
 
-RELAYED = {"md_local_tokens": 0, "relay_margin": -10.0, "singular": False}
-ROADS: dict[str, tuple[str, dict[str, Any]]] = {
-    "MD": ("MD", {"md_local_tokens": 1 << 20}),
-    "P-MD": ("P-MD", {"md_local_tokens": 0, "relay": False}),
-    "one_shot": ("P-RLD-MD", {**RELAYED, "catch_up_backlog": 1 << 20}),
-    "catch_up": ("P-RLD-MD", {**RELAYED, "catch_up_backlog": 0}),
-    "singular": (
-        "P-RLD",
-        {
-            "md_local_tokens": 0,
-            "relay_margin": -10.0,
-            "singular_min_uncached": 1,
-            "singular_pool_fraction": 1.0,
-        },
-    ),
-}
 CHUNKS: dict[str, dict[str, Any]] = {
     "whole": {},
     "chunked": {"token_budget": 12, "max_chunk_tokens": 20},
@@ -85,8 +70,6 @@ async def test_every_road_draws_as_the_reference(
         first = await ask_all(mesh, judge, [tiny.prompt(length) for length in LENGTHS], most)
         follow = [prompt + answer.ids + tiny.prompt(9) for prompt, answer in first]
         second = await ask_all(mesh, judge, follow, most)
-        for _, answer in first + second:
-            print(answer.pipeline, answer.owners, answer.pdd["cut"], answer.pdd["reasons"])
     judge.verdict()
     check_road(road, pipeline, [answer for _, answer in first + second])
 
