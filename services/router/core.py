@@ -204,7 +204,7 @@ class RouterCore:
     def on_lost(self, now: float, node: str, reason: str) -> None:
         """A worker's session has ended, for whatever reason."""
         del reason
-        if self.mesh.fleet.lost(node) is None:
+        if self.mesh.fleet.lost(now, node) is None:
             return
         self.mesh.count("workers_lost_total")
         self.mesh.index.lost(node)

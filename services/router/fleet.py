@@ -22,6 +22,7 @@ class Fleet:
         self.lines = lines
         self._datacenter = datacenter
         self._workers: dict[str, Worker] = {}
+        self._breakers: dict[str, Breaker] = {}  # by name: a process that dies again and again has one
         self._rtts: dict[str, float] = {}
         self._groups: dict[tuple[Role, PoolKey], list[Worker]] = {}  # until who is there changes
 
@@ -31,17 +32,21 @@ class Fleet:
         """A session opened; None where the peer is no worker."""
         if peer.role is Role.ROUTER:
             return None
-        policy = self._policy
-        breaker = Breaker(policy.breaker_failures, policy.breaker_first, policy.breaker_most)
-        old = self._workers.get(peer.node)
-        if old is not None and old.peer.role is peer.role:
-            breaker = old.breaker
+        breaker = self._breakers.get(peer.node)
+        if breaker is None:
+            policy = self._policy
+            breaker = Breaker(policy.breaker_failures, policy.breaker_first, policy.breaker_most)
+            self._breakers[peer.node] = breaker
         worker = Worker(peer, joined_at=now, breaker=breaker, progress_at=now)
         self._workers[peer.node] = worker
         self._groups.clear()
         return worker
 
-    def lost(self, node: str) -> Worker | None:
+    def lost(self, now: float, node: str) -> Worker | None:
+        """A session ended. A worker that dies with requests has failed."""
+        known = self._workers.get(node)
+        if known is not None and known.placed:
+            known.breaker.failed(now)
         self.lines.forget(node)
         self._groups.clear()
         return self._workers.pop(node, None)

@@ -16,7 +16,7 @@ from services.router.phases import Event
 from services.router.wish import Wish
 from services.router.worker import Worker
 from shared.policy.pipeline import Pipeline, local_limit
-from shared.wire.messages import Role, TransferClass
+from shared.wire.messages import Do, Role, TransferClass
 
 MOST_RELAYS = 3
 """Relays that one request is given, one after another."""
@@ -96,7 +96,9 @@ class Sources:
         return True
 
     def ask_relay(self, now: float, r: Request, node: str, base: int) -> None:
-        """Admit to a relay."""
+        """Admit to a relay. It may know more than its sender has, as long as it lacks no more blocks."""
+        if r.blocks(len(r.log)) == r.blocks(base) and len(r.log) > base + 1:
+            base = len(r.log)
         r.relay = self._orders.admit(now, r, Role.RELAY, node, base)
         r.relays += 1
 
@@ -146,6 +148,9 @@ class Sources:
         if leg is r.relay and source is r.prefill and len(r.log) <= source.base + 1:
             leg.armed = True  # prefill sends it First, drawn already or not
             r.log.follow(leg.term)
+        elif leg is r.relay and leg.fed < len(r.log):
+            # The log is past First: the relay has to know before First, and its last block, come to it.
+            self._orders.feed(r, leg, Do.HOLD, leg.term)
         self._orders.attach(now, r, leg, source, self._class(r) if leg is r.main else TransferClass.UNCOVERED)
         return True
 

@@ -88,7 +88,8 @@ class Steering:
             end = len(r.log)
             if leg.armed:
                 end = min(end, leg.base if r.prefill is None else max(leg.base, r.prefill.base))
-            waits = leg.state is LegState.FILLING and end - leg.fed < HOLD_RUN
+            # A relay has to know how far the log is before its blocks and prefill's First can start it.
+            waits = leg.role is Role.MAIN and leg.state is LegState.FILLING and end - leg.fed < HOLD_RUN
             if leg.fed < end and not waits:
                 self._orders.feed(r, leg, Do.HOLD, leg.term, end)
         if r.singular and r.made > r.predicted:

@@ -125,10 +125,19 @@ def test_why_a_worker_gets_no_work(fleet: Fleet) -> None:
 
 
 def test_a_worker_that_restarts_keeps_its_breaker(fleet: Fleet) -> None:
-    for _ in range(3):
-        worker(fleet, "m").breaker.failed(0.0)
-    fleet.opened(0.1, PeerInfo("m", Role.MAIN, "b", 2))
+    for at in range(3):
+        worker(fleet, "m").take("request", Placed(0.1 * at))
+        fleet.lost(0.1 * at, "m")
+        fleet.opened(0.1 * at, PeerInfo("m", Role.MAIN, "b", 2 + at))
     assert not worker(fleet, "m").breaker.allows(0.2)
+    assert worker(fleet, "m").breaker.allows(1.3)
+
+
+def test_a_worker_that_leaves_idle_has_not_failed(fleet: Fleet) -> None:
+    for at in range(5):
+        fleet.lost(0.0, "m")
+        fleet.opened(0.0, PeerInfo("m", Role.MAIN, "b", 2 + at))
+    assert worker(fleet, "m").breaker.allows(0.0)
 
 
 def test_lines_by_datacenters(fleet: Fleet) -> None:

@@ -30,7 +30,7 @@ def test_a_relay_dies_before_the_cut_and_main_decode_goes_on_from_the_log(make_m
 
 
 def test_another_relay_covers_meanwhile(make_mesh: MakeMesh) -> None:
-    mesh = make_mesh(1, 2, 1, far=8.0)
+    mesh = make_mesh(1, 2, 1, far=8.0, latency=0.001)
     rid, client = start(mesh)
     until(mesh, lambda: len(client.ids) > 20)
     first = mesh.core.requests[rid].owner
@@ -41,6 +41,7 @@ def test_another_relay_covers_meanwhile(make_mesh: MakeMesh) -> None:
     assert second is not None
     assert second.node != first.node
     finish(mesh, client)
+    assert mesh.core.mesh.counters["failed_internal_total"] == 0
 
 
 @pytest.mark.parametrize(
