@@ -77,7 +77,6 @@ class Sessions(RuleBasedStateMachine):
     @rule(side=st.sampled_from("ab"))
     def restart(self, side: str) -> None:
         self.pair.restart(self._side(side))
-        self.sent[side].clear()
 
     @rule(side=st.sampled_from("ab"))
     def lease_ends(self, side: str) -> None:
