@@ -147,6 +147,13 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Characters of text from which on it is tokenized in a thread, so that no stream waits for it."""
     tokenize_threads: int = 2
     """Texts tokenized in threads at the same time."""
+    tool_format: Literal["auto", "hermes", "llama3_json", "smollm2", "none"] = "auto"
+    """How the model writes calls of tools: `hermes` (Hermes and Qwen, `<tool_call>` around a JSON object),
+    `llama3_json` (Llama 3, bare JSON), `smollm2` (SmolLM2, `<tool_call>` around a list). `auto` goes by its chat
+    template; `none` refuses tools."""
+    reasoning_format: Literal["auto", "think", "none"] = "auto"
+    """Whether thoughts between `<think>` and `</think>` are told apart from answers; `auto`: where the chat template
+    knows these marks."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

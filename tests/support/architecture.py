@@ -88,11 +88,13 @@ SHELLS = (
     "services.router.service",
     "services.router.front.admin",
     "services.router.front.app",
+    "services.router.front.chats",
     "services.router.front.delivery",
     "services.router.front.endpoints",
     "services.router.front.generation",
     "services.router.front.intake",
     "services.router.front.prompts",
+    "services.router.front.runs",
     "services.router.front.template",  # a chat template may ask for the date
 )
 CLOCKS_AND_SOCKETS = (

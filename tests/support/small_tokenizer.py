@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,18 @@ TEMPLATE = (
 _WORDS = "the and ing tion hello world answer question other there time good".split()
 
 
-def small_tokenizer(directory: Path, *, max_context: int = 4096, template: str | None = TEMPLATE) -> Path:
-    """Write config.json, tokenizer.json and their companions into `directory`; returns it."""
+def small_tokenizer(
+    directory: Path,
+    *,
+    max_context: int = 4096,
+    template: str | None = TEMPLATE,
+    marks: Sequence[tuple[str, bool]] = (),
+) -> Path:
+    """Write config.json, tokenizer.json and their companions into `directory`; returns it. `marks`: more
+    tokens of their own, and whether each is special."""
     directory.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer()
-    size = len(tokenizer["model"]["vocab"]) + len(ADDED)
+    tokenizer = _tokenizer([(text, False) for text in ADDED] + list(marks))
+    size = len(tokenizer["model"]["vocab"]) + len(ADDED) + len(marks)
     settings: dict[str, Any] = {"bos_token": SPECIALS[1], "eos_token": SPECIALS[EOS]}
     if template is not None:
         settings["chat_template"] = template
@@ -41,7 +49,7 @@ def _byte_characters() -> list[str]:
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
-def _tokenizer() -> dict[str, Any]:
+def _tokenizer(marks: Sequence[tuple[str, bool]]) -> dict[str, Any]:
     characters = _byte_characters()
     space = characters[ord(" ")]
     merges: list[list[str]] = []
@@ -57,7 +65,8 @@ def _tokenizer() -> dict[str, Any]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [{"id": at, "content": text, "special": True, **flags} for at, text in enumerate(SPECIALS)]
     added += [
-        {"id": len(words) + at, "content": text, "special": False, **flags} for at, text in enumerate(ADDED)
+        {"id": len(words) + at, "content": text, "special": special, **flags}
+        for at, (text, special) in enumerate(marks)
     ]
     return {
         "version": "1.0",

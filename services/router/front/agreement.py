@@ -7,6 +7,7 @@ import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from services.router.front.reading import bare, tagged
 from services.router.front.vocabulary import Vocabulary
 
 _BACK_OFF = 32  # ids looked back over for the start of a word
@@ -100,10 +101,17 @@ def _reason(vocabulary: Vocabulary, answer: Sequence[int], drawn: str, text: str
     start = text[: len(drawn) + 64].lstrip()
     if "</think>" in drawn and start.startswith(drawn.rpartition("</think>")[2].strip()):
         return "thinking"
-    if "<tool_call>" in drawn:
+    if _calls(drawn):
         return "tool_call"
     if drawn != drawn.strip() and start.startswith(drawn.strip()):
         return "trimmed"
     if any(token in vocabulary.special for token in answer[:-1]):
         return "special"
     return "cut" if _turn_ends(vocabulary, after) else "edited"
+
+
+def _calls(drawn: str) -> bool:
+    """Whether an answer calls tools, in any of the formats."""
+    if tagged.OPEN in drawn or bare.TAG in drawn:
+        return True
+    return drawn.lstrip().startswith("{") and '"name"' in drawn

@@ -10,8 +10,11 @@ from typing import Any, Protocol
 from msgspec import UNSET, Struct, UnsetType
 
 from services.router.front.choice import Delta, Drawn
+from services.router.front.dialect import Chunk
 from services.router.front.generation import Generation
-from services.router.front.replies import PromptDetails, Usage
+from services.router.front.reading.pieces import Piece, Said, Thought, ToolCall, joined
+from services.router.front.replies import CompletionDetails, PromptDetails, Usage
+from shared.errors import MeshError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,14 @@ class Shape:
 class Reply(Protocol):
     """Renders one endpoint's answers."""
 
-    def chunks(self, deltas: Sequence[Delta]) -> list[Struct]:
+    def chunks(self, deltas: Sequence[Delta]) -> Sequence[Chunk]:
         """Chunks of a stream for what has come."""
 
-    def closing(self) -> list[Struct]:
+    def closing(self) -> Sequence[Chunk]:
         """Chunks after the last choice has ended."""
+
+    def failing(self, error: MeshError) -> Sequence[Chunk]:
+        """Chunks that end a stream with an error."""
 
     def whole(self, deltas: Sequence[Delta]) -> Struct:
         """The whole answer, of everything that came."""
@@ -53,10 +59,25 @@ class Gathered:
     """One choice's answer, put together."""
 
     index: int
-    text: list[str] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     drawn: list[Drawn] = field(default_factory=list)
     finish: str = ""
     stop: int | str | None = None
+
+    @property
+    def text(self) -> str:
+        """Its words."""
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Said))
+
+    @property
+    def thought(self) -> str:
+        """What the model thought before them."""
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Thought))
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The tools it calls."""
+        return [piece for piece in self.pieces if isinstance(piece, ToolCall)]
 
 
 def gather(deltas: Sequence[Delta], choices: int) -> list[Gathered]:
@@ -64,7 +85,8 @@ def gather(deltas: Sequence[Delta], choices: int) -> list[Gathered]:
     gathered = [Gathered(index) for index in range(choices)]
     for delta in deltas:
         one = gathered[delta.index]
-        one.text.append(delta.text)
+        for piece in delta.pieces:
+            joined(one.pieces, piece)
         one.drawn += delta.drawn
         if delta.finish is not None:
             one.finish, one.stop = delta.finish.value, delta.stop
@@ -78,7 +100,15 @@ def usage(generation: Generation, n: int) -> Usage:
     prompt = sum(len(generation.jobs[at].prompt.ids) for at in firsts)
     cached = sum(generation.choices[at].cached_tokens for at in firsts)
     completion = sum(len(choice.ids) for choice in generation.choices)
-    return Usage(prompt, completion, prompt + completion, PromptDetails(cached))
+    counts = Usage(prompt, completion, prompt + completion, PromptDetails(cached))
+    if any(job.reading.thinks for job in generation.jobs):
+        counts.completion_tokens_details = CompletionDetails(thought_tokens(generation))
+    return counts
+
+
+def thought_tokens(generation: Generation) -> int:
+    """Generated ids of thoughts."""
+    return sum(choice.thought_ids for choice in generation.choices)
 
 
 def drawn_by(delta: Delta, shape: Shape) -> Mapping[str, Any] | UnsetType:

@@ -17,15 +17,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from services.router.front.chats import Chats
 from services.router.front.delivery import CLOSED, Pace, error_response, json_response
 from services.router.front.endpoints import Endpoints
 from services.router.front.failures import error_body
 from services.router.front.generation import Generator
+from services.router.front.habits import read_habits
 from services.router.front.intake import Call, echo_id, read_body, read_call
 from services.router.front.keys import Keys
 from services.router.front.measures import Measures
 from services.router.front.openai import ChatAsk, CompletionAsk, DetokenizeAsk, TokenizeAsk, read
 from services.router.front.prompts import Prompts
+from services.router.front.runs import Runs
 from services.router.front.splice import SpliceMemory
 from services.router.front.tokens import Tokenizer
 from services.router.front.unbuilt import ENDPOINTS
@@ -83,7 +86,7 @@ def create_app(front: Front) -> Starlette:
         clock=front.clock,
     )
     measures = Measures(front.registry, prompts.memory)
-    endpoints = Endpoints(
+    runs = Runs(
         generator=front.generator,
         prompts=prompts,
         measures=measures,
@@ -97,10 +100,19 @@ def create_app(front: Front) -> Starlette:
         random_bits=front.random_bits,
         log=structlog.get_logger(),
     )
+    facts = front.tokenizer.facts
+    habits = read_habits(
+        facts.template,
+        facts.tool_template,
+        tool_format=http.tool_format,
+        reasoning_format=http.reasoning_format,
+    )
+    chats = Chats(runs, habits)
+    endpoints = Endpoints(runs, chats)
     desk = _Desk(front, measures)
 
     async def chat(request: Request, call: Call) -> Response:
-        return await endpoints.chat(request.receive, call, read(await desk.body(request), ChatAsk))
+        return await chats.chat(request.receive, call, read(await desk.body(request), ChatAsk))
 
     async def completions(request: Request, call: Call) -> Response:
         return await endpoints.completions(

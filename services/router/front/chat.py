@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from services.router.front.answer import Head, Shape, drawn_by, gather, trace, usage
+from services.router.front.answer import Gathered, Head, Shape, drawn_by, gather, trace, usage
 from services.router.front.choice import Delta, Drawn
+from services.router.front.depth import check_depth
+from services.router.front.dialect import Chunk
+from services.router.front.failures import body_of
 from services.router.front.generation import Generation
 from services.router.front.logprobs import chat_logprobs
-from services.router.front.openai import ChatAsk, ChatMessage, Part
+from services.router.front.openai import ChatAsk
+from services.router.front.reading.pieces import Thought, ToolCall
 from services.router.front.replies import (
+    CallFunctionOut,
+    CallOut,
     ChatAnswer,
     ChatChoice,
     ChatChunk,
@@ -24,17 +31,11 @@ from services.router.front.replies import (
     Usage,
 )
 from services.router.front.template import RESERVED
-from services.router.front.unbuilt import refuse_message, refuse_part
 from services.router.front.vocabulary import Vocabulary
-from shared.errors import InvalidRequest, NotBuilt
+from shared.errors import InvalidRequest, MeshError
+from shared.wire.messages import FinishReason
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _MOST_LEVELS = 16
-
-
-def read_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages as a chat template takes them: role and text. Raises InvalidRequest, NotBuilt by place."""
-    return [_message(message, f"messages[{at}]") for at, message in enumerate(messages)]
 
 
 def template_options(options: dict[str, Any] | None) -> dict[str, Any]:
@@ -47,11 +48,7 @@ def template_options(options: dict[str, Any] | None) -> dict[str, Any]:
             f"chat_template_kwargs.{name}: is set by the service; leave it out",
             f"chat_template_kwargs.{name}",
         )
-    if _deeper(given, _MOST_LEVELS):
-        raise InvalidRequest(
-            f"chat_template_kwargs: nests deeper than {_MOST_LEVELS} levels; flatten it",
-            "chat_template_kwargs",
-        )
+    check_depth(given, _MOST_LEVELS, "chat_template_kwargs")
     return given
 
 
@@ -79,7 +76,7 @@ def chat_top(ask: ChatAsk) -> int:
     return -1
 
 
-def session_of(ask: ChatAsk, messages: Sequence[dict[str, Any]], tenant: str) -> bytes:
+def session_of(ask: ChatAsk, messages: Sequence[Mapping[str, Any]], tenant: str) -> bytes:
     """Names a conversation's kind: the client's cache key, else its system prompt; b"" for none."""
     if ask.prompt_cache_key is not None:
         said = "k" + ask.prompt_cache_key
@@ -93,12 +90,22 @@ def session_of(ask: ChatAsk, messages: Sequence[dict[str, Any]], tenant: str) ->
 class ChatReply:
     """Answers of one chat request."""
 
-    def __init__(self, head: Head, shape: Shape, generation: Generation, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        head: Head,
+        shape: Shape,
+        generation: Generation,
+        vocabulary: Vocabulary,
+        new_id: Callable[[], str],
+    ) -> None:
+        """`new_id`: makes names for calls."""
         self._head = head
         self._shape = shape
         self._generation = generation
         self._vocabulary = vocabulary
+        self._new_id = new_id
         self._opened: set[int] = set()
+        self._calls: Counter[int] = Counter()  # given so far, by choice
 
     def chunks(self, deltas: Sequence[Delta]) -> list[Struct]:
         made: list[ChatChunk] = []
@@ -121,6 +128,9 @@ class ChatReply:
         last.pdd = trace(self._generation, self._shape)
         return [last]
 
+    def failing(self, error: MeshError) -> list[Chunk]:
+        return [body_of(error)]
+
     def whole(self, deltas: Sequence[Delta]) -> ChatAnswer:
         jobs = self._generation.jobs
         return ChatAnswer(
@@ -131,9 +141,9 @@ class ChatReply:
             choices=[
                 ChatChoice(
                     index=one.index,
-                    message=ChatMessageOut("".join(one.text)),
+                    message=self._message(one),
                     logprobs=self._logprobs(one.drawn),
-                    finish_reason=one.finish,
+                    finish_reason=_finish(one.finish, len(one.calls)),
                     stop_reason=one.stop,
                     token_ids=self._ids(one.drawn),
                 )
@@ -148,23 +158,50 @@ class ChatReply:
         """A chunk with what was gained, if the client sees any of it, and one for the end."""
         choice = ChatChunkChoice(
             index=delta.index,
-            delta=ChatDelta(content=delta.text),
+            delta=self._delta(delta),
             logprobs=self._logprobs(delta.drawn) if delta.drawn else None,
             token_ids=self._ids(delta.drawn) if delta.drawn else UNSET,
         )
         seen = self._shape.logprobs >= 0 or self._shape.token_ids
-        made = [self._chunk(choice)] if delta.text or (delta.drawn and seen) else []
+        made = [self._chunk(choice)] if delta.pieces or (delta.drawn and seen) else []
         for chunk in made:
             chunk.pdd = drawn_by(delta, self._shape)
         if delta.finish is not None:
             end = ChatChunkChoice(
                 index=delta.index,
                 delta=ChatDelta(),
-                finish_reason=delta.finish.value,
+                finish_reason=_finish(delta.finish.value, self._calls[delta.index]),
                 stop_reason=delta.stop,
             )
             made.append(self._chunk(end))
         return made
+
+    def _delta(self, delta: Delta) -> ChatDelta:
+        told = ChatDelta(content=delta.text)
+        thought = "".join(piece.text for piece in delta.pieces if isinstance(piece, Thought))
+        calls = [piece for piece in delta.pieces if isinstance(piece, ToolCall)]
+        if thought:
+            told.reasoning_content = thought
+        if calls:
+            told.tool_calls = [self._call(call) for call in calls]
+            for call in told.tool_calls:
+                call.index = self._calls[delta.index]
+                self._calls[delta.index] += 1
+        if not told.content and (thought or calls):
+            told.content = UNSET
+        return told
+
+    def _message(self, one: Gathered) -> ChatMessageOut:
+        silent = not one.text and bool(one.calls or one.thought)
+        message = ChatMessageOut(None if silent else one.text)
+        if one.thought:
+            message.reasoning_content = one.thought
+        if one.calls:
+            message.tool_calls = [self._call(call) for call in one.calls]
+        return message
+
+    def _call(self, call: ToolCall) -> CallOut:
+        return CallOut(self._new_id(), CallFunctionOut(call.name, call.arguments))
 
     def _chunk(self, choice: ChatChunkChoice | None) -> ChatChunk:
         return ChatChunk(
@@ -187,46 +224,6 @@ class ChatReply:
         return [one.id for one in drawn] if self._shape.token_ids else UNSET
 
 
-def _message(message: ChatMessage, path: str) -> dict[str, Any]:
-    if message.role in ("tool", "function"):
-        raise NotBuilt(
-            f"{path}.role: {message.role!r} needs tools, which are not served here", f"{path}.role"
-        )
-    role = _ROLES.get(message.role)
-    if role is None:
-        known = ", ".join(_ROLES)
-        raise InvalidRequest(f"{path}.role: {message.role[:80]!r} is not one of {known}", f"{path}.role")
-    refuse_message(message, f"{path}.")
-    if message.content is None:
-        raise InvalidRequest(f"{path}.content: required, and not there; send a text", f"{path}.content")
-    made = {"role": role, "content": _text(message.content, f"{path}.content")}
-    return made if message.name is None else made | {"name": message.name}
-
-
-def _text(content: str | list[Part], path: str) -> str:
-    """The text of a content; parts are joined by line ends, as vLLM does."""
-    if isinstance(content, str):
-        return content
-    texts: list[str] = []
-    for at, part in enumerate(content):
-        refuse_part(part, f"{path}[{at}].")
-        if part.text is None:
-            raise InvalidRequest(f"{path}[{at}].text: required, and not there", f"{path}[{at}].text")
-        texts.append(part.text)
-    return "\n".join(texts)
-
-
-def _deeper(value: object, levels: int) -> bool:
-    """Whether a JSON value nests deeper than so many levels."""
-    layer: list[object] = [value]
-    for _ in range(levels):
-        inner: list[object] = []
-        for one in layer:
-            if isinstance(one, dict):
-                inner += one.values()
-            elif isinstance(one, list):
-                inner += one
-        if not inner:
-            return False
-        layer = inner
-    return any(isinstance(one, dict | list) for one in layer)
+def _finish(reason: str, calls: int) -> str:
+    """OpenAI's finish_reason: an answer that ended by itself with calls ended for them."""
+    return "tool_calls" if calls and reason == FinishReason.STOP.value else reason

@@ -1,4 +1,5 @@
-"""One choice of an answer: the core's events in, text and token records out. Pure; knows nothing of HTTP.
+"""One choice of an answer: the core's events in, pieces of text and token records out. Pure; knows nothing of
+HTTP.
 
 Ids are turned into text one by one, so that the end at a stop string does not depend on how ids came in runs.
 The id that ends a choice (a stop id, or the one that completes a stop string) counts as generated; a stop id
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.router.front.detokenizer import Detokenizer
+from services.router.front.reading.pieces import Piece, PlainReader, Reader, Said, ToolCall, joined
 from services.router.front.stops import StopStrings
 from services.router.requests import Broken, Done, RequestEvent, Tokens
 from shared.errors import MeshError
@@ -32,11 +34,16 @@ class Delta:
     """What a choice has gained since the last one."""
 
     index: int
-    text: str = ""
+    pieces: list[Piece] = field(default_factory=list)
     drawn: list[Drawn] = field(default_factory=list)
     finish: FinishReason | None = None
     stop: int | str | None = None  # the stop id (not an eos) or stop string that ended it
     owner: Role | None = None  # who drew the last of its ids
+
+    @property
+    def text(self) -> str:
+        """Its words, without thoughts and calls."""
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +59,16 @@ class ChoiceRules:
     min_tokens: int = 0
     """A stop string that completes within the first `min_tokens` ids is plain text."""
     include_stop: bool = False
+    one_call: bool = False
+    """The answer ends after its first call."""
 
 
 class Choice:
     """State of one choice."""
 
-    def __init__(self, index: int, rules: ChoiceRules, detokenizer: Detokenizer) -> None:
+    def __init__(
+        self, index: int, rules: ChoiceRules, detokenizer: Detokenizer, reader: Reader | None = None
+    ) -> None:
         self.index = index
         self.rules = rules
         self.ids: list[int] = []
@@ -67,7 +78,12 @@ class Choice:
         self.cached_tokens = 0
         self.trace: dict[str, Any] = {}
         self.stop_at: int | None = None
-        """Absolute log length at which a stop string was found."""
+        """Absolute log length at which a stop string, or the one call that may be, was complete."""
+        self.calls = 0
+        """Calls that were read."""
+        self.thought_ids = 0
+        """Generated ids of thoughts, the marks around them included."""
+        self._reader = reader or PlainReader()
         self._detokenizer = detokenizer
         self._stops = StopStrings(rules.stops, include=rules.include_stop)
         self._characters = 0
@@ -93,19 +109,36 @@ class Choice:
                 self._finish(FinishReason.STOP, delta)  # the answer was whole before the failure
             else:
                 self._fail(event)
-        return delta if delta.text or delta.drawn or delta.finish else None
+        return delta if delta.pieces or delta.drawn or delta.finish else None
 
     def _take(self, event: Tokens, delta: Delta) -> None:
-        shown: list[str] = []
         delta.owner = event.owner
         for at, token in enumerate(event.ids):
-            if self._stop is not None:
+            if self._stop is not None or self.stop_at is not None:
                 break
             self.ids.append(token)
             logprob = event.logprobs[at] if event.logprobs is not None else None
             delta.drawn.append(Drawn(token, logprob, self._characters))
-            shown.append(self._show(token))
-        delta.text += "".join(shown)
+            self._read(self._show(token), delta)
+
+    def _read(self, text: str, delta: Delta) -> None:
+        """Have the text of one more id read."""
+        before = self._reader.thinking
+        if text:
+            self._put(self._reader.add(text), delta)
+        self.thought_ids += before or self._reader.thinking
+
+    def _put(self, pieces: Sequence[Piece], delta: Delta) -> None:
+        for piece in pieces:
+            if isinstance(piece, ToolCall):
+                if self.calls and self.rules.one_call:
+                    continue
+                self.calls += 1
+                if self.rules.one_call and self.stop_at is None and self.finish is None:
+                    self.stop_at = self.rules.prompt_len + len(self.ids)
+            elif self.calls and self.rules.one_call:
+                continue
+            joined(delta.pieces, piece)
 
     def _show(self, token: int) -> str:
         """Text to show after one more id."""
@@ -130,7 +163,9 @@ class Choice:
     def _finish(self, reason: FinishReason, delta: Delta) -> None:
         self.finish = delta.finish = reason
         if self.stop_at is None:
-            delta.text += self._stops.add(self._detokenizer.end(), armed=False) + self._stops.end()
+            rest = self._stops.add(self._detokenizer.end(), armed=False) + self._stops.end()
+            self._put(self._reader.add(rest) if rest else [], delta)
+        self._put(self._reader.end(), delta)
         delta.stop = None if self._stop in self.rules.eos_ids else self._stop
 
     def _fail(self, event: Broken) -> None:

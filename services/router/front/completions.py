@@ -9,12 +9,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from services.router.front.answer import Head, Shape, drawn_by, gather, trace, usage
 from services.router.front.choice import Delta, Drawn
+from services.router.front.dialect import Chunk
+from services.router.front.failures import body_of
 from services.router.front.generation import Generation
 from services.router.front.logprobs import completion_logprobs
 from services.router.front.openai import CompletionAsk
 from services.router.front.replies import CompletionAnswer, CompletionChoice, CompletionLogprobs
 from services.router.front.vocabulary import Vocabulary
-from shared.errors import InvalidRequest, NotBuilt
+from shared.errors import InvalidRequest, MeshError, NotBuilt
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default of this endpoint."""
@@ -96,11 +98,14 @@ class CompletionReply:
         last.pdd = trace(self._generation, self._shape)
         return [last]
 
+    def failing(self, error: MeshError) -> list[Chunk]:
+        return [body_of(error)]
+
     def whole(self, deltas: Sequence[Delta]) -> CompletionAnswer:
         choices = [
             CompletionChoice(
                 index=one.index,
-                text=self._echo(one.index) + "".join(one.text),
+                text=self._echo(one.index) + one.text,
                 logprobs=self._logprobs(one.index, one.drawn),
                 finish_reason=one.finish,
                 stop_reason=one.stop,

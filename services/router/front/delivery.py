@@ -1,7 +1,8 @@
 """Brings a generation to its client: as server-sent events, or whole. Knows nothing of fields or the core.
 
 Headers go out with the first content, so that a request that fails before it has its true status; after them
-an error is an event, followed by [DONE]. A client that leaves, or reads too slowly, ends the request at once.
+an error is an event of the API's dialect. A client that leaves, or reads too slowly, ends the request at
+once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 import msgspec
@@ -19,13 +19,12 @@ from starlette.types import Receive, Scope, Send
 
 from services.router.front.answer import Reply
 from services.router.front.choice import Delta
-from services.router.front.failures import body_of, headers_of, status_of
+from services.router.front.dialect import OPENAI, Chunk, Dialect
+from services.router.front.failures import headers_of, status_of
 from services.router.front.generation import Generation
 from shared.errors import MeshError
 from shared.runtime.bounded_http import ABORT
 
-DONE = b"data: [DONE]\n\n"
-COMMENT = b": waiting\n\n"
 CLOSED = 499
 """Status, for logs and metrics, of a request whose client left."""
 
@@ -53,21 +52,14 @@ class Outcome:
 Ended = Callable[[Outcome], None]
 
 
-def event(message: msgspec.Struct | Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + msgspec.json.encode(message) + b"\n\n"
-
-
-def json_response(
-    content: msgspec.Struct | Mapping[str, Any], headers: Mapping[str, str], status: int = 200
-) -> Response:
+def json_response(content: Chunk, headers: Mapping[str, str], status: int = 200) -> Response:
     """A JSON body."""
     return Response(msgspec.json.encode(content), status, dict(headers), media_type="application/json")
 
 
-def error_response(error: MeshError, headers: Mapping[str, str]) -> Response:
+def error_response(error: MeshError, headers: Mapping[str, str], dialect: Dialect = OPENAI) -> Response:
     """An error with its status and headers."""
-    return json_response(body_of(error), {**headers, **headers_of(error)}, status_of(error))
+    return json_response(dialect.body(error), {**headers, **headers_of(error)}, status_of(error))
 
 
 @contextlib.asynccontextmanager
@@ -89,7 +81,12 @@ async def watched(receive: Receive, generation: Generation) -> AsyncIterator[Non
 
 
 async def whole_answer(
-    generation: Generation, reply: Reply, receive: Receive, headers: Mapping[str, str], ended: Ended
+    generation: Generation,
+    reply: Reply,
+    dialect: Dialect,
+    receive: Receive,
+    headers: Mapping[str, str],
+    ended: Ended,
 ) -> Response:
     """Wait for the end; the whole answer, or the error with its status."""
     deltas: list[Delta] = []
@@ -106,7 +103,7 @@ async def whole_answer(
                 return Response(status_code=CLOSED)
             if generation.failure is not None:
                 outcome.status, outcome.ended = status_of(generation.failure), "failed"
-                return error_response(generation.failure, headers)
+                return error_response(generation.failure, headers, dialect)
             answer = json_response(reply.whole(deltas), headers)
             outcome.ended = "finished"
             return answer
@@ -118,7 +115,13 @@ class EventStream(Response):
     """The answer as server-sent events."""
 
     def __init__(
-        self, generation: Generation, reply: Reply, pace: Pace, headers: Mapping[str, str], ended: Ended
+        self,
+        generation: Generation,
+        reply: Reply,
+        dialect: Dialect,
+        pace: Pace,
+        headers: Mapping[str, str],
+        ended: Ended,
     ) -> None:
         super().__init__(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers},
@@ -127,6 +130,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._generation = generation
         self._reply = reply
+        self._dialect = dialect
         self._pace = pace
         self._plain_headers = headers
         self._ended = ended
@@ -152,12 +156,12 @@ class EventStream(Response):
         while not generation.gone:
             if not self._waiting:
                 if not await generation.arrival(self._pace.keep_alive):
-                    self._put(COMMENT)
+                    self._put(self._dialect.silence)
                 self._absorb()
             failure = generation.failure
             if failure is not None and not self._started:
                 self._outcome.status = status_of(failure)
-                await error_response(failure, self._plain_headers)(scope, receive, send)
+                await error_response(failure, self._plain_headers, self._dialect)(scope, receive, send)
                 return
             if self._waiting:
                 await self._flush(scope, send)
@@ -170,17 +174,18 @@ class EventStream(Response):
             return
         generation = self._generation
         for chunk in self._reply.chunks(generation.absorb()):
-            self._put(event(chunk))
+            self._put(self._dialect.event(chunk))
         if generation.ended and not generation.gone:
             self._closed = True
             if generation.failure is not None:
                 self._outcome.ended = "failed"
-                self._put(event(body_of(generation.failure)))
+                last = self._reply.failing(generation.failure)
             else:
                 self._outcome.ended = "finished"
-                for chunk in self._reply.closing():
-                    self._put(event(chunk))
-            self._put(DONE)
+                last = self._reply.closing()
+            for chunk in last:
+                self._put(self._dialect.event(chunk))
+            self._put(self._dialect.done)
 
     def _put(self, data: bytes) -> None:
         self._waiting.append(data)

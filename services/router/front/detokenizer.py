@@ -13,9 +13,12 @@ class Detokenizer:
     """The text of a growing run of ids. All that it returned, joined, is the decoding of the whole run, with
     U+FFFD where the bytes are no UTF-8."""
 
-    def __init__(self, vocabulary: Vocabulary, *, skip_special: bool = True) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, skip_special: bool = True, shown: Iterable[int] = ()
+    ) -> None:
+        """`shown`: special ids whose text is given all the same."""
         self._vocabulary = vocabulary
-        self._hidden = vocabulary.special if skip_special else frozenset()
+        self._hidden = vocabulary.special.difference(shown) if skip_special else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:

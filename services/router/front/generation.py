@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from services.router.front.choice import Choice, ChoiceRules, Delta
 from services.router.front.detokenizer import Detokenizer
 from services.router.front.prompts import Prompt
+from services.router.front.reading.formats import Reading
 from services.router.front.vocabulary import Vocabulary
 from services.router.requests import GenerationRequest, RequestEvent, Tokens
 from shared.errors import ApiError, MeshError, RequestFailed
@@ -48,6 +49,7 @@ class Job:
     rules: ChoiceRules
     prompt: Prompt
     skip_special: bool = True
+    reading: Reading = field(default_factory=Reading)
 
 
 @dataclass(slots=True)
@@ -69,10 +71,7 @@ class Generation:
     ) -> None:
         """`started`: when the client's request came, by the same clock."""
         self.jobs = list(jobs)
-        self.choices = [
-            Choice(index, job.rules, Detokenizer(vocabulary, skip_special=job.skip_special))
-            for index, job in enumerate(self.jobs)
-        ]
+        self.choices = [_choice(index, job, vocabulary) for index, job in enumerate(self.jobs)]
         self.failure: MeshError | None = None
         """Why the whole request failed."""
         self.listener: Callable[[], None] | None = None
@@ -172,3 +171,11 @@ class Generation:
                     times.second = times.second or now
                     times.stall = max(times.stall, now - times.last)
                 times.last = now
+
+
+def _choice(index: int, job: Job, vocabulary: Vocabulary) -> Choice:
+    marks = (vocabulary.added_id(mark) for mark in job.reading.marks)
+    detokenizer = Detokenizer(
+        vocabulary, skip_special=job.skip_special, shown=[mark for mark in marks if mark is not None]
+    )
+    return Choice(index, job.rules, detokenizer, job.reading.reader())

@@ -24,6 +24,7 @@ Top = Annotated[int, Meta(ge=0, le=20)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
 Name = Annotated[str, Meta(max_length=512)]
+ToolName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -99,18 +100,54 @@ class Part(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     video_url: Raw = NULL
 
 
+class Function(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A function that the model may call."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Raw = NULL
+
+
+class Tool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A tool; only functions are served."""
+
+    type: str
+    function: Function | None = None
+    custom: Raw = NULL
+
+
+class CallFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The function of a call; `arguments` is a JSON object as text."""
+
+    name: ToolName
+    arguments: str
+
+
+class Call(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A call that an earlier answer made."""
+
+    id: Name
+    type: str = "function"
+    function: CallFunction | None = None
+    custom: Raw = NULL
+
+
 class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     role: str
     content: str | list[Part] | None = None
     name: Name | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_call_id: Name | None = None
+    tool_calls: Annotated[list[Call], Meta(max_length=128)] | None = None
     annotations: Raw = NULL
     audio: Raw = NULL
     function_call: Raw = NULL
-    reasoning: Raw = NULL
-    reasoning_content: Raw = NULL
     refusal: Raw = NULL
-    tool_call_id: Raw = NULL
-    tool_calls: Raw = NULL
+
+
+Tools = Annotated[list[Tool], Meta(max_length=512)]
 
 
 class ChatAsk(Ask, forbid_unknown_fields=True, kw_only=True):
@@ -122,9 +159,12 @@ class ChatAsk(Ask, forbid_unknown_fields=True, kw_only=True):
     top_logprobs: Top | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    parallel_tool_calls: bool | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    tools: Tools | None = None
     audio: Raw = NULL
     chat_template: Raw = NULL
-    continue_final_message: Raw = NULL
     documents: Raw = NULL
     echo: Raw = NULL
     function_call: Raw = NULL
@@ -133,11 +173,8 @@ class ChatAsk(Ask, forbid_unknown_fields=True, kw_only=True):
     mm_processor_kwargs: Raw = NULL
     modalities: Raw = NULL
     moderation: Raw = NULL
-    parallel_tool_calls: Raw = NULL
     prediction: Raw = NULL
     reasoning_effort: Raw = NULL
-    tool_choice: Raw = NULL
-    tools: Raw = NULL
     verbosity: Raw = NULL
     web_search_options: Raw = NULL
 
@@ -161,6 +198,7 @@ class TokenizeAsk(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
     return_token_strs: bool | None = None
 
 

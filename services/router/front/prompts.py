@@ -14,6 +14,7 @@ from services.router.front.tokens import Tokenizer
 from shared.errors import ContextTooLong, NotBuilt
 
 T = TypeVar("T")
+_TOOL = 512  # characters of a tool, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,23 @@ class Prompt:
     """How splicing went: off, none, prompt, partial, full."""
     spliced_ids: int = 0
     """Drawn ids of the last answer that were taken as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """What a chat template makes a prompt of."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    options: Mapping[str, Any] | None = None
+    add_generation_prompt: bool = True
+    open_end: bool = False
+    """The model continues the last message."""
+
+    @property
+    def size(self) -> int:
+        """About how many characters it has."""
+        return sum(len(str(one["content"])) for one in self.messages) + _TOOL * len(self.tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +82,29 @@ class Prompts:
 
     async def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        dialogue: Dialogue,
         style: Style,
-        *,
-        add_generation_prompt: bool = True,
-        options: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """A prompt of messages. Raises InvalidRequest, NotBuilt where the model has no chat template."""
-        template = self.tokenizer.facts.template
+        facts = self.tokenizer.facts
+        template = (facts.tool_template if dialogue.tools else None) or facts.template
         if template is None:
             raise NotBuilt("messages: this model has no chat template; use /v1/completions", "messages")
+        tools = dialogue.tools or None
 
         def render() -> str:
-            return template.render(messages, add_generation_prompt=add_generation_prompt, options=options)
+            if dialogue.open_end:
+                return template.render_open(dialogue.messages, tools=tools, options=dialogue.options)
+            return template.render(
+                dialogue.messages,
+                add_generation_prompt=dialogue.add_generation_prompt,
+                tools=tools,
+                options=dialogue.options,
+            )
 
-        size = sum(len(str(message["content"])) for message in messages)
-        text = await self._aside(render) if size >= self._thread_chars else render()
-        return await self._prompt(text, style, "messages", chat=add_generation_prompt)
+        text = await self._aside(render) if dialogue.size >= self._thread_chars else render()
+        starts = dialogue.add_generation_prompt and not dialogue.open_end
+        return await self._prompt(text, style, "messages", chat=starts)
 
     async def text(self, text: str, style: Style) -> Prompt:
         """A prompt of plain text."""

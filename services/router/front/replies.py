@@ -12,6 +12,10 @@ class PromptDetails(Struct):
     cached_tokens: int
 
 
+class CompletionDetails(Struct):
+    reasoning_tokens: int
+
+
 class Usage(Struct):
     """`completion_tokens` counts every generated id, the one that ended the answer included."""
 
@@ -19,6 +23,7 @@ class Usage(Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
 class TopLogprob(Struct):
@@ -46,10 +51,26 @@ class CompletionLogprobs(Struct):
     text_offset: list[int]
 
 
+class CallFunctionOut(Struct):
+    name: str
+    arguments: str
+
+
+class CallOut(Struct):
+    """A call of a tool. In a stream it comes whole, with its place among the choice's calls."""
+
+    id: str
+    function: CallFunctionOut
+    type: str = "function"
+    index: int | UnsetType = UNSET
+
+
 class ChatMessageOut(Struct):
-    content: str
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[CallOut] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, kw_only=True):
@@ -76,6 +97,8 @@ class ChatAnswer(Struct, kw_only=True):
 class ChatDelta(Struct):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[CallOut] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, kw_only=True):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from services.router.front.reading.overlap import overlap
+
 
 class StopStrings:
     """Feed text, get the text that may be shown; `found` is the stop string that ended it."""
@@ -29,7 +31,7 @@ class StopStrings:
             if cut is not None:
                 self._held = ""
                 return buffer[:cut]
-        keep = self._maybe(buffer)
+        keep = overlap(buffer, self._stops)
         self._held = buffer[len(buffer) - keep :]
         return buffer[: len(buffer) - keep]
 
@@ -49,13 +51,3 @@ class StopStrings:
             return None
         end, start, self.found = best
         return end if self._include else start
-
-    def _maybe(self, buffer: str) -> int:
-        """Characters at the buffer's end that begin a stop string."""
-        longest = 0
-        for stop in self._stops:
-            for size in range(min(len(stop) - 1, len(buffer)), longest, -1):
-                if buffer.endswith(stop[:size]):
-                    longest = size
-                    break
-        return longest

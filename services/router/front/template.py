@@ -19,8 +19,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from shared.errors import InvalidRequest, ModelError
 
-RESERVED = frozenset({"messages", "add_generation_prompt", "raise_exception", "strftime_now"})
+RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 """Names of the template's own that `chat_template_kwargs` may not set."""
+
+
+class WrittenJson(dict[str, Any]):
+    """A JSON object that a model wrote: `tojson` gives the very text, so that it comes back as it was
+    drawn."""
+
+    def __init__(self, value: Mapping[str, Any], text: str) -> None:
+        super().__init__(value)
+        self.text = text
 
 
 class ChatTemplate:
@@ -37,10 +46,11 @@ class ChatTemplate:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationMark, loopcontrols]
         )
-        environment.filters["tojson"] = _to_json
+        environment.filters["tojson"] = to_json
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: today().strftime(form)
         self._special = dict(special)
+        self.source = source
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -51,11 +61,12 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt's text. Raises InvalidRequest where the template refuses the messages or fails over
         them."""
-        names = {"tools": None, "documents": None, **self._special, **(options or {})}
+        names = {"documents": None, **self._special, **(options or {}), "tools": tools}
         try:
             return self._template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, **names
@@ -69,10 +80,32 @@ class ChatTemplate:
             LookupError,
             ArithmeticError,
             AttributeError,
+            RecursionError,
         ) as error:
             raise InvalidRequest(
                 f"messages: the model's chat template cannot render them: {error}", "messages"
             ) from error
+
+    def render_open(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt's text up to the end of the last message's own text, which the model is to continue."""
+        content = str(messages[-1]["content"])
+        body = content.strip()
+        text = self.render(messages, add_generation_prompt=False, tools=tools, options=options)
+        at = text.rfind(body) if body else -1
+        if at < 0:
+            raise InvalidRequest(
+                "messages: the last message cannot be continued: it is empty, or the model's chat template "
+                "changes its text; send a text without what the template takes out",
+                "messages",
+            )
+        whole = content.lstrip()
+        return text[: at + len(whole if text.startswith(whole, at) else body)]
 
 
 class _Refused(Exception):
@@ -83,7 +116,7 @@ def _raise(message: object) -> str:
     raise _Refused(str(message))
 
 
-def _to_json(
+def to_json(
     value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,
@@ -91,6 +124,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Plain JSON: jinja's own filter escapes HTML, which no model expects."""
+    if isinstance(value, WrittenJson) and not (ensure_ascii or indent or separators or sort_keys):
+        return value.text
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

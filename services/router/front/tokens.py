@@ -65,6 +65,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Ids that end an answer."""
     template: ChatTemplate | None
     """None: the model has no chat template, and chat is refused."""
+    tool_template: ChatTemplate | None = None
+    """One of its own for conversations with tools; None: `template` serves them too."""
     sampling: Mapping[str, float]
     """Defaults of temperature, top_k, top_p, min_p and repetition_penalty from generation_config.json."""
 
@@ -88,7 +90,8 @@ def _facts(directory: Path, inner: tokenizers.Tokenizer) -> ModelFacts:
         vocab_size=_positive(directory, config, "vocab_size"),
         max_context=_positive(directory, config, "max_position_embeddings"),
         eos_ids=_eos_ids(inner, special, generation, config),
-        template=_template(directory, settings, special),
+        template=_template(directory, settings, special, "default"),
+        tool_template=_template(directory, settings, special, "tool_use"),
         sampling={key: float(generation[key]) for key in _SAMPLING if generation.get(key) is not None},
     )
 
@@ -144,14 +147,19 @@ def _numbers(value: object) -> list[int]:
 
 
 def _template(
-    directory: Path, settings: Mapping[str, Any], special: Mapping[str, str]
+    directory: Path, settings: Mapping[str, Any], special: Mapping[str, str], name: str
 ) -> ChatTemplate | None:
-    """chat_template.jinja, or `chat_template` of tokenizer_config.json (of several, the one named
-    default)."""
-    file = directory / "chat_template.jinja"
-    if file.exists():
-        return ChatTemplate(file.read_text(encoding="utf-8"), special)
+    """The template of a name: in a file, or `chat_template` of tokenizer_config.json, which holds one or
+    several."""
+    files = {
+        "default": directory / "chat_template.jinja",
+        "tool_use": directory / "additional_chat_templates" / "tool_use.jinja",
+    }
+    if files[name].exists():
+        return ChatTemplate(files[name].read_text(encoding="utf-8"), special)
     source = settings.get("chat_template")
     if isinstance(source, list):
-        source = {entry.get("name"): entry.get("template") for entry in source}.get("default")
+        source = {entry.get("name"): entry.get("template") for entry in source}.get(name)
+    elif name != "default":
+        return None
     return ChatTemplate(source, special) if isinstance(source, str) else None

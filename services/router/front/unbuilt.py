@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from services.router.front.openai import NULL, Ask, ChatMessage, Part, StreamOptions
+from services.router.front.openai import NULL, Ask, ChatMessage, Function, Part
 from shared.errors import NotBuilt
 
 PARAMETERS: Mapping[str, tuple[Any, ...]] = {
@@ -18,7 +18,6 @@ PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "bad_words": ([],),
     "chat_template": (),
-    "continue_final_message": (False,),
     "documents": ([],),
     "function_call": (),
     "functions": ([],),
@@ -33,7 +32,6 @@ PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (),
     "prediction": (),
     "prompt_cache_retention": (),
     "prompt_embeds": (),
@@ -46,8 +44,6 @@ PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "store": (False,),
     "structured_outputs": (),
     "suffix": ("",),
-    "tool_choice": ("none",),
-    "tools": ([],),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "verbosity": (),
@@ -61,11 +57,7 @@ MESSAGE: Mapping[str, tuple[Any, ...]] = {
     "annotations": ([],),
     "audio": (),
     "function_call": (),
-    "reasoning": ("",),
-    "reasoning_content": ("",),
     "refusal": ("",),
-    "tool_call_id": (),
-    "tool_calls": ([],),
 }
 PART: Mapping[str, tuple[Any, ...]] = {
     "audio_url": (),
@@ -75,6 +67,7 @@ PART: Mapping[str, tuple[Any, ...]] = {
     "refusal": (),
     "video_url": (),
 }
+FUNCTION: Mapping[str, tuple[Any, ...]] = {"strict": (False,)}
 ENDPOINTS = (
     "/v1/assistants",
     "/v1/audio",
@@ -108,30 +101,34 @@ ENDPOINTS = (
 
 def refuse_unbuilt(ask: Ask) -> None:
     """Raise NotBuilt for the first parameter that asks for something unserved."""
-    _refuse(ask, PARAMETERS, "")
+    refuse(ask, PARAMETERS, "")
     _refuse_best_of(ask)
     echo = getattr(ask, "echo", NULL)
     if isinstance(echo, msgspec.Raw):
-        _refuse(ask, {"echo": (False,)}, "")
+        refuse(ask, {"echo": (False,)}, "")
     if ask.stream_options is not None:
-        _refuse(ask.stream_options, STREAM_OPTIONS, "stream_options.")
+        refuse(ask.stream_options, STREAM_OPTIONS, "stream_options.")
 
 
 def refuse_message(message: ChatMessage, path: str) -> None:
     """The same for a message; `path` is its place in the body, with a dot."""
-    _refuse(message, MESSAGE, path)
+    refuse(message, MESSAGE, path)
 
 
 def refuse_part(part: Part, path: str) -> None:
     """The same for a part of a message's content."""
     if part.type != "text":
         raise NotBuilt(f"{path}type: {part.type!r} is not served here; send text", f"{path}type")
-    _refuse(part, PART, path)
+    refuse(part, PART, path)
 
 
-def _refuse(
-    holder: Ask | ChatMessage | Part | StreamOptions, table: Mapping[str, tuple[Any, ...]], path: str
-) -> None:
+def refuse_function(function: Function, path: str) -> None:
+    """The same for a function that is offered as a tool."""
+    refuse(function, FUNCTION, path)
+
+
+def refuse(holder: msgspec.Struct, table: Mapping[str, tuple[Any, ...]], path: str) -> None:
+    """Raise NotBuilt for the first field of `table` that is neither left out nor neutral."""
     for name, neutral in table.items():
         raw = getattr(holder, name, NULL)
         if raw is not NULL and _asks(raw, neutral):

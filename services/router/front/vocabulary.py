@@ -21,6 +21,7 @@ class Vocabulary:
         self._pieces = list(pieces)
         self.special = frozenset(special)
         """Ids whose text is left out of answers unless it is asked for."""
+        self._added_ids = {text: token for token, text in added.items()}
         self.added = tuple(sorted(added.values(), key=len, reverse=True))
         """Texts that are one token wherever they stand: safe places to cut a text for the tokenizer."""
         self.longest = max(map(len, self._pieces), default=1)
@@ -33,6 +34,10 @@ class Vocabulary:
     def join(self, ids: Iterable[int]) -> bytes:
         """Bytes of a run of ids, special ones included."""
         return b"".join(map(self.piece, ids))
+
+    def added_id(self, text: str) -> int | None:
+        """The id of a text that is one token wherever it stands; None: it is none."""
+        return self._added_ids.get(text)
 
     def starts_with_added(self, text: str, at: int = 0) -> bool:
         """Whether one of `added` stands at position `at` of `text`."""
