@@ -66,6 +66,7 @@ class Weather:
                 relay=rng.random() < 0.9,
                 replace_wait=12.0,
             ),
+            check_every=1,
             timing=SyntheticTiming(step=rng.choice((0.001, 0.006)), token=rng.choice((0.0001, 0.001))),
         )
         self.harms = harms

@@ -178,8 +178,12 @@ class WholeMesh:
         timings: dict[str, SyntheticTiming] | None = None,
         routers: Sequence[str] = ("r",),
         warm: float = 0.5,
+        check_every: int = 4,
     ) -> None:
+        """`check_every`: events of a worker between two looks at its books."""
         self.random = random.Random(seed)
+        self._check_every = check_every
+        self._since = 0
         self.sim = Sim(seed, chunk=chunk, lanes=lanes, after=self._after)
         self.watch = TermWatch()
         self.sim.spy = self.watch.see
@@ -373,6 +377,12 @@ class WholeMesh:
         self.until(lambda: len(client.got) >= count or bool(client.outcome))
         assert len(client.got) >= count, f"{client.outcome}: {client.error}"
 
+    def fate(self, client: Client) -> None:
+        """Run until a request has ended; raises the error that its client was told."""
+        self.until(lambda: bool(client.outcome))
+        if client.error is not None:
+            raise client.error
+
     def finish(self, *clients: Client, within: float = 60.0) -> None:
         """Run until requests have ended, and ended well."""
         mine = clients or tuple(self.clients.values())
@@ -384,8 +394,11 @@ class WholeMesh:
 
     def _after(self, node: Node) -> None:
         if isinstance(node, WorkerNode):
-            node.worker.check()
-            self._check_prefixes(node)
+            self._since += 1
+            if self._since >= self._check_every:
+                self._since = 0
+                node.worker.check()
+                self._check_prefixes(node)
         elif node.name in self.routers:
             self._deliver(node.name)
 
@@ -407,6 +420,7 @@ class WholeMesh:
         self.sim.run(self.sim.now + seconds, stop=lambda: all(node.worker.idle() for node in alive))
         self.run(1.5)  # late reports and events
         for node in alive:
+            node.worker.check()
             assert node.worker.idle(), (node.name, {k: v for k, v in node.worker.counts().items() if v})
             assert not node.engine.has_work if node.engine else True
         for name, core in self.routers.items():

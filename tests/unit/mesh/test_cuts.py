@@ -1,4 +1,4 @@
-"""The hand-over from relay to main decode: both modes, the relay's limit, and what crosses the line for it."""
+"""The hand-over from relay to main decode: both modes, the relay's limit, and what crosses for it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def test_a_relay_gives_up_at_its_limit_and_main_decode_goes_on_when_it_is_comple
 
 @pytest.mark.parametrize("seed", range(4))
 def test_ids_on_their_way_during_the_cut_are_neither_lost_nor_doubled(seed: int) -> None:
-    mesh = WholeMesh("p1", "rld1", "rld2", "md1", seed=seed, jitter=0.02, router=policy(**RELAYED), wan=20e3)
+    mesh = WholeMesh(
+        "p1", "rld1", "rld2", "md1", seed=seed, blocks=600, jitter=0.02, router=policy(**RELAYED), wan=20e3
+    )
     for number in range(6):
         mesh.submit(prompt(40 + number, seed=number), 250, seed=number, temperature=1.0)
         mesh.run(0.05)

@@ -1,4 +1,4 @@
-"""Every road from prompt to answer, forced by numbers: the pipelines, their edges, and what each leaves behind."""
+"""Every road from prompt to answer, forced by numbers: pipelines, their edges, what each leaves behind."""
 
 from __future__ import annotations
 
