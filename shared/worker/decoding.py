@@ -301,6 +301,8 @@ class Decoding:
             part.logprobs[event.position] = logprob
         self._send_ids(part, event.position)
         self._site.count("tokens_total")
+        if self._site.role is Role.RELAY:
+            self._site.count("eager_tokens_total")
 
     def on_extended(self, part: Part, event: Extended) -> None:
         """A standby has extended over what it was fed."""

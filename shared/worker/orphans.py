@@ -30,18 +30,16 @@ class Orphans:
     def __init__(self, site: Site, rooms: Sequence[Room]) -> None:
         self._site = site
         self._rooms = rooms
-        self._lost: set[str] = set()
 
     def on_suspect(self, now: float, router: str, suspect: bool) -> None:
         """Silent for `suspect_after`, or back."""
         if suspect:
             self._silent(now - self._site.link.suspect_after, router)
-        elif router not in self._lost:
+        else:
             self._back(router)
 
     def on_lost(self, now: float, router: str) -> None:
         """Its session has ended."""
-        self._lost.add(router)
         for room in self._rooms:
             room.orphan(router)
         self._silent(now, router)
@@ -50,7 +48,6 @@ class Orphans:
         """A new session: another incarnation's requests are dead; the same one has to ask for its own
         again.
         """
-        self._lost.discard(router)
         for room in self._rooms:
             room.abandon(router, incarnation)
         self._site.timers.clear(("orphan_pause", router))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.engine.synthetic import synthetic_run
+from shared.kv.hashing import pack_ids
 from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
 from shared.worker.asked import params_of
@@ -128,6 +129,20 @@ def test_caught_up_answers_the_newest_extend_once_all_is_computed() -> None:
     bench.feed("d", rid, 5, 118, [], m.Do.OWN)
     bench.until(m.Finished, "d")
     assert bench.output(rid, 23, "d") == log[95:]
+
+
+def test_an_older_extend_does_not_answer_a_newer_one() -> None:
+    bench = decoder()
+    ids, sampling = IDS[:21], greedy(100)  # nothing is left to compute but the last id
+    rid = ready(bench, sampling, ids)
+    log = expected(sampling, ids)
+    d = bench["d"]
+    for term, start, run in ((2, 21, []), (3, 21, log[:40])):
+        message = m.Feed(rid, term, start, m.Do.EXTEND)
+        d.worker.on_message(bench.sim.now, "r", message, pack_ids(run))
+    bench.sim.perform(d)
+    bench.until(m.CaughtUp, nth=2)
+    assert [(caught.term, caught.upto) for caught in bench.router.of(m.CaughtUp)] == [(2, 21), (3, 61)]
 
 
 def test_extend_before_the_blocks_are_here_is_done_once_they_are() -> None:
@@ -274,6 +289,25 @@ def test_a_relay_attached_late_starts_by_feed() -> None:
     bench.until(m.Finished, "d")
     assert {row.term for row in bench.rows(rid, "d")} == {5}
     assert bench.rows(rid, "d")[0].start == 24
+
+
+def test_a_first_that_the_log_has_passed_starts_nothing() -> None:
+    """Somebody else draws already: this relay waits for what the router says."""
+    bench = decoder(m.Role.RELAY)
+    sampling = greedy(40)
+    rid, log = bench.rid(), expected(sampling)
+    bench.admit("d", rid, IDS, sampling)
+    admitted = bench.until(m.Admitted)
+    bench.feed("d", rid, 5, 23, log[:3], m.Do.HOLD)
+    bench.run(0.05)
+    bench.prefill("p", rid, IDS, sampling)
+    bench.attach("p", "d", admitted)
+    bench.until(m.Have, "d")
+    bench.run(0.2)
+    assert not bench.rows(rid, "d")
+    bench.feed("d", rid, 6, 26, [], m.Do.OWN)
+    bench.until(m.Finished, "d")
+    assert bench.output(rid, 23, "d") == log[3:]
 
 
 def test_a_first_for_an_old_ticket_is_ignored() -> None:

@@ -87,14 +87,15 @@ def test_a_covered_transfer_gives_way_and_a_second_attach_changes_that() -> None
     assert bench["p"].worker.counters["kv_bytes_out_covered_total"] > 0
 
 
-def test_after_a_break_only_what_is_missing_is_sent() -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.3, 1.5])
+def test_after_a_break_only_what_is_missing_is_sent(pause: float) -> None:
     bench = bench_of(rate=5000.0, chunk=100)
     bench.attach("p", "md", admitted(bench, prefilled(bench)))
     bench.sim.run(stop=lambda: received(bench) > 1200)
     bench.sim.cut("p", "md")
-    bench.run(1.0)
+    bench.run(pause)
     bench.sim.heal("p", "md")
-    assert bench.until(m.Have, "md", within=1.0).complete, "well before anything stalls"
+    assert bench.until(m.Have, "md", within=0.8).complete, "as soon as the receiver has reported"
     assert carried(bench) <= 10 * BLOCK + 3 * 100 + BLOCK
 
 
@@ -159,6 +160,32 @@ def test_a_target_without_a_session_is_waited_for_and_then_missing() -> None:
     bench.attach("p", "md", again)
     bench.until(m.Missing, within=6)
     assert bench["p"].worker.counts()["transfers"] == 0
+
+
+def test_a_target_that_comes_back_as_another_is_missing_at_once() -> None:
+    bench = bench_of()
+    ticket = admitted(bench, prefilled(bench))
+    bench.sim.kill("md")
+    bench.attach("p", "md", ticket)
+    bench.run(0.5)
+    bench.join(worker_node("md", m.Role.MAIN, seed=9))
+    bench.sim.connect_all()
+    bench.until(m.Missing, within=0.5)
+    assert bench["p"].worker.counters["attach_stale_total"] == 1
+
+
+def test_cached_blocks_that_are_promised_to_others_are_not_pinned_for_sending() -> None:
+    bench = bench_of()
+    rid = prefilled(bench)
+    bench.attach("p", "rld", admitted(bench, rid, node="rld"))
+    bench.until(m.Have, "rld")
+    bench.release(rid, 9)
+    bench.run(0.1)
+    rld = bench["rld"]
+    rld.pool.promise("others", rld.pool.available)
+    bench.attach("rld", "md", admitted(bench, bench.rid(2)), hashes=hashes_of(IDS))
+    assert bench.until(m.Missing, "rld").first_block == 0
+    rld.pool.unpromise("others")
 
 
 def test_bytes_that_nobody_acknowledges_fail_the_transfer() -> None:

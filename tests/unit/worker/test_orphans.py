@@ -5,6 +5,7 @@ from __future__ import annotations
 from shared.engine.synthetic import SyntheticTiming
 from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
+from shared.worker.part import Stage
 from tests.support.mesh import Bench, ScriptedRouter, greedy, worker_node
 from tests.support.sim import Node
 
@@ -116,6 +117,29 @@ def test_another_router_s_requests_go_on() -> None:
     first = made(bench, rid)
     bench.run(1)
     assert made(bench, rid) > first
+
+
+def test_what_would_start_while_the_router_is_silent_waits_for_it() -> None:
+    """The blocks and P's id arrive though the router does not answer: the relay does not decode into the
+    void.
+    """
+    bench = Bench(
+        worker_node("p", m.Role.PREFILL, timing=SLOW, policy=WorkerPolicy(max_chunk_tokens=1)),
+        worker_node("rld", m.Role.RELAY, timing=SLOW),
+    )
+    rid, ids = bench.rid(), list(range(130))  # 2.6 s of prefill
+    bench.admit("rld", rid, ids, greedy(200))
+    bench.prefill("p", rid, ids, greedy(200))
+    bench.attach("p", "rld", bench.until(m.Admitted))
+    bench.run(0.1)
+    bench.sim.cut("r", "rld")
+    bench.run(4)
+    part = bench["rld"].worker.rooms.decoding.get(rid)
+    assert part is not None
+    assert (part.stage, part.made) == (Stage.OWNING, 1)
+    bench.sim.heal("r", "rld")
+    bench.run(0.5)
+    assert part.made > 10
 
 
 def test_a_prefill_stops_too() -> None:
