@@ -56,11 +56,10 @@ class Intake:
 
     def end(self, stream: Stream) -> None:
         """The connection is over: whatever was landing is given up."""
-        stream.connection.abandon()
         landing = self._landing.pop(stream, None)
         self._scratch.pop(stream, None)
         if landing is not None and landing.in_place:
-            landing.target.release()
+            landing.target.release()  # nothing is received into it any more
             self._core.on_chunk_broken(landing.node, landing.chunk)
 
     def _spare(self, stream: Stream) -> memoryview:

@@ -120,14 +120,6 @@ class Connection:
         """Memory for the chunk that `ChunkStart` announced."""
         self._parser.receive_into(target)
 
-    def redirect(self, scratch: memoryview) -> None:
-        """The rest of the chunk being received goes to `scratch`, as long as the chunk."""
-        self._parser.redirect(scratch)
-
-    def abandon(self) -> None:
-        """The connection is over: let go of the memory that was given for a chunk."""
-        self._parser.abandon()
-
     def next_event(self) -> Event | None:
         """What the bytes received so far say next. Raises Remote errors."""
         while not self._events:

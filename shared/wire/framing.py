@@ -198,17 +198,6 @@ class FrameParser:
         self._prefix = None
         self._head_open = False
 
-    def redirect(self, scratch: memoryview) -> None:
-        """The rest of the chunk being received goes to `scratch` (as long as the chunk): the first memory
-        is not touched again."""
-        if self._sink is None or len(scratch) != len(self._sink):
-            raise InvariantBroken("no chunk is being received into memory of that size")
-        self._sink = scratch
-
-    def abandon(self) -> None:
-        """The connection is over: let go of the memory that was given for a chunk."""
-        self._sink = None
-
     def _need(self) -> int:
         return PREFIX_BYTES if self._prefix is None else self._prefix.buffered
 

@@ -225,6 +225,7 @@ async def test_a_member_with_bad_frames(data: bytes, code: str) -> None:
         again.send(data)
         await again.until_closed()
         await md.core.until(lambda: [node for node, _ in md.core.lost] == ["stranger"])
+        assert "no connection" not in md.core.lost[0][1]  # at once, not when the lease was over
         await peer.close()
         await again.close()
 

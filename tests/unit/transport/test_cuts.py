@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from shared.wire import messages as m
 from shared.wire.codec import encode
-from shared.wire.connection import LinkMessage
+from shared.wire.connection import Connection, LinkMessage
 from shared.wire.framing import Frame, FrameKind, chunk_head, frame_bytes
-from shared.wire.handshake import Identity
+from shared.wire.handshake import Identity, Listener, Offer
 from shared.wire.messages import Role
 from tests.support.fault_proxy import FaultProxy
 from tests.support.raw_peer import RawPeer
@@ -178,6 +178,37 @@ async def test_a_new_connection_of_a_live_session_fences_the_old_one() -> None:
         assert md.core.lost == []
         await first.close()
         await second.close()
+
+
+async def test_a_handshake_that_breaks_before_its_confirmation_is_gone_on_with() -> None:
+    """The listener holds the session already: it is not lost and begun again because the last frame was."""
+    md = Identity("md", Role.MAIN, "a", 5)
+    hellos: list[m.Hello] = []
+
+    def offer(hello: m.Hello) -> Offer:
+        hellos.append(hello)
+        return Offer(hello.session or 77, 0)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(Listener(md, None, os.urandom(16), offer), max_chunk=1000)
+        while connection.agreed is None:
+            data = await reader.read(1000)
+            connection.get_buffer()[: len(data)] = data
+            connection.buffer_updated(len(data))
+            connection.next_event()
+            writer.write(connection.take_output())
+        if len(hellos) > 1:
+            writer.write(frame_bytes(Frame(FrameKind.ACK, b"")))
+            await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    p = Node("p")
+    async with server, wired(p):
+        p.endpoint.dial("md", "127.0.0.1", server.sockets[0].getsockname()[1])
+        await p.core.until(lambda: bool(p.core.sessions))
+        assert [hello.session for hello in hellos] == [0, 77]
+        assert p.core.lost == []
 
 
 async def test_a_half_received_chunk_gives_its_block_back() -> None:

@@ -121,22 +121,6 @@ def test_a_chunk_goes_into_the_memory_that_is_given() -> None:
     assert parser.between_frames
 
 
-def test_the_rest_of_a_chunk_can_be_turned_away_from_its_block() -> None:
-    parser = FrameParser(max_chunk=1 << 12)
-    block, scratch = bytearray(64), bytearray(64)
-    data = chunk_head(b"h", 64)
-    parser.get_buffer()[: len(data) + 10] = data + b"\x01" * 10
-    parser.buffer_updated(len(data) + 10)
-    assert isinstance(parser.next_event(), ChunkHead)
-    parser.receive_into(memoryview(block))
-    parser.redirect(memoryview(scratch))
-    parser.get_buffer()[:] = b"\x02" * 54
-    parser.buffer_updated(54)
-    assert parser.next_event() == ChunkEnd()
-    assert block == b"\x01" * 10 + bytes(54)
-    assert scratch == bytes(10) + b"\x02" * 54
-
-
 def test_memory_for_a_chunk_must_be_given_once_and_exactly() -> None:
     parser = FrameParser(max_chunk=1 << 12)
     with pytest.raises(InvariantBroken):
