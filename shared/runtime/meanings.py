@@ -41,7 +41,7 @@ MEANINGS: Mapping[str, str] = {
     "rewarmed_total": "Recent sessions whose KV a cold main decode holds again",
     "rewarm_skipped_total": "Recent sessions that no prefill worker could give a cold main decode",
     "rewarm_dropped_total": "Re-warmings that were given up",
-    "attach_unknown_total": "Attaches that named a node without a session here",
+    "attach_unknown_total": "Attaches for blocks whose hashes are not known here",
     "eager_tokens_total": "Ids that this relay has drawn",
     "stale_rows_total": "Runs of tokens from owners that had been replaced",
     "strays_total": "Messages about requests that are over or unknown",
