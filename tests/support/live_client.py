@@ -79,11 +79,16 @@ class Client:
         await self.http.aclose()
 
     async def complete(
-        self, prompt: Sequence[int] | str, max_tokens: int, *, without: str = "", **fields: Any
+        self,
+        prompt: Sequence[int] | str,
+        max_tokens: int,
+        *,
+        without: str = "",
+        **fields: Any,
     ) -> Answer:
         """One whole answer. Raises Refused."""
         response = await self.http.post(
-            "/v1/completions", json=_body(prompt, max_tokens, fields), headers=_headers(without)
+            "/v1/completions", json=_body(prompt, max_tokens, fields), headers=_headers(without, fields)
         )
         body = response.json()
         if response.status_code != 200:
@@ -94,7 +99,12 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, prompt: Sequence[int] | str, max_tokens: int, *, without: str = "", **fields: Any
+        self,
+        prompt: Sequence[int] | str,
+        max_tokens: int,
+        *,
+        without: str = "",
+        **fields: Any,
     ) -> AsyncIterator[LiveStream]:
         """A stream that is open; leaving it before its end drops the connection. Raises Refused."""
         body = _body(prompt, max_tokens, fields) | {
@@ -102,7 +112,7 @@ class Client:
             "stream_options": {"include_usage": True},
         }
         async with self.http.stream(
-            "POST", "/v1/completions", json=body, headers=_headers(without)
+            "POST", "/v1/completions", json=body, headers=_headers(without, fields)
         ) as response:
             if response.status_code != 200:
                 raise Refused(
@@ -111,7 +121,12 @@ class Client:
             yield LiveStream(response)
 
     async def streamed(
-        self, prompt: Sequence[int] | str, max_tokens: int, *, without: str = "", **fields: Any
+        self,
+        prompt: Sequence[int] | str,
+        max_tokens: int,
+        *,
+        without: str = "",
+        **fields: Any,
     ) -> Answer:
         """One answer, read from a stream to its end."""
         async with self.stream(prompt, max_tokens, without=without, **fields) as stream:
@@ -149,14 +164,12 @@ class LiveStream:
 
 def _body(prompt: Sequence[int] | str, max_tokens: int, fields: Mapping[str, Any]) -> dict[str, Any]:
     given = prompt if isinstance(prompt, str) else list(prompt)
-    return {
-        "prompt": given,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "return_token_ids": True,
-        **fields,
-    }
+    body = {"prompt": given, "max_tokens": max_tokens, "temperature": 0, "return_token_ids": True, **fields}
+    body.pop("parent", None)
+    return body
 
 
-def _headers(without: str) -> dict[str, str]:
-    return TRACE | ({"X-PDD-Without": without} if without else {})
+def _headers(without: str, fields: Mapping[str, Any]) -> dict[str, str]:
+    """`parent` among the fields is the trace context."""
+    more = {"X-PDD-Without": without, "traceparent": fields.get("parent", "")}
+    return TRACE | {name: value for name, value in more.items() if value}

@@ -68,7 +68,7 @@ class Shape:
 
 @dataclass
 class Running:
-    """One service, the task that runs it, and the sockets that keep its ports while it is down."""
+    """One service and the task that runs it."""
 
     service: Service
     task: asyncio.Task[None]
@@ -86,6 +86,8 @@ class LiveMesh:
         self._model = model
         self._running: dict[str, Running] = {}
         self._moved = asyncio.Event()
+        self.moves = 0
+        """Events so far at any core."""
 
     # --- services -------------------------------------------------------------------------------------------
 
@@ -118,6 +120,7 @@ class LiveMesh:
         if isinstance(service, WorkerProcess):
             self._watch(service.worker)
         task = asyncio.create_task(service.run(), name=f"run {name}")
+        task.add_done_callback(lambda _: self._moved.set())
         self._running[name] = Running(service, task)
 
     async def stop(self, name: str, *, drain: bool = False) -> None:
@@ -153,6 +156,7 @@ class LiveMesh:
 
         def after() -> None:
             known()
+            self.moves += 1
             self._moved.set()
 
         core.after = after
@@ -164,10 +168,17 @@ class LiveMesh:
         try:
             async with asyncio.timeout(within):
                 while not holds():
+                    self._alive()
                     self._moved.clear()
                     await self._moved.wait()
         except TimeoutError:
             raise AssertionError(f"not within {within} s: {what()}") from None
+
+    def _alive(self) -> None:
+        """Raise what a service has died of."""
+        for running in self._running.values():
+            if running.task.done():
+                running.task.result()
 
     def ready(self) -> bool:
         """Whether every node that runs is known to the router, with all its KV sessions."""
@@ -232,8 +243,8 @@ class LiveMesh:
             core.mesh.send(name, Flush())
         self.router._endpoint.perform(time.monotonic())
         await self.until(
-            lambda: not any(
-                self[name].worker.site.pool.cached or core.mesh.index.hashes(name) for name in names
+            lambda: (
+                not any(self[name].worker.site.pool.cached or core.mesh.index.hashes(name) for name in names)
             )
         )
 
