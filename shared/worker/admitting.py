@@ -46,7 +46,7 @@ class Admitting:
         blocks = pool.match(ask.hashes)
         pool.pin(blocks)
         if earlier is not None:
-            self._decoding.end(earlier)
+            self._decoding.end(earlier, "admitted again")
         self._kv_in.drop_aligned(ask.rid)
         yields = warm or message.parked
         need = self._admission.need(ask, len(blocks), yields=yields, warm=warm)

@@ -17,6 +17,7 @@ class Arrival:
     router: str
     book: Ticket
     enough: int  # leading blocks at which it counts as complete: all of them, or an alignment's prompt
+    since: float = 0.0  # when it was opened
     sender: str | None = None  # the node whose chunks came last
     unreported: int = 0  # bytes verified since the last report
     landed_bytes: int = 0

@@ -24,6 +24,8 @@ class Asked:
     priority: int
     root: bytes
     hashes: list[bytes]  # of the full blocks of `ids`
+    since: float  # when it came here
+    trace: str
     deadline: float  # the worker's own backstop, seconds of the caller's clock
 
 
@@ -61,6 +63,8 @@ def read(site: Site, now: float, router: str, message: Admit | Prefill, payload:
         priority=message.priority,
         root=root,
         hashes=chain_hashes(root, ids, site.block_tokens),
+        since=now,
+        trace=message.trace,
         deadline=now + message.remaining_ms / 1e3 + site.policy.backstop,
     )
 

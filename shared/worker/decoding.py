@@ -364,17 +364,29 @@ class Decoding:
         """End the router's orphans; with `keep`, only those of other incarnations than that."""
         for part in self.of(router):
             if part.rid.incarnation != keep if keep is not None else part.orphan:
-                self.end(part)
+                self.end(part, "orphaned")
 
     def fail(self, part: Part, reason: FailReason, detail: str) -> None:
         """Give the request up and say so. What is published stays cached."""
         self._site.count(f"failed_{reason}_total")
         message = Failed(part.rid, part.term, part.ticket, reason, detail)
         self._site.outbox.send(part.ask.router, message)
-        self.end(part)
+        self.end(part, f"failed: {reason}")
 
-    def end(self, part: Part) -> None:
+    def end(self, part: Part, outcome: str = "released") -> None:
         """Nothing of the request is left here but cache."""
+        self._site.journal.write(
+            "request",
+            part.rid,
+            part.ask.since,
+            outcome,
+            trace=part.ask.trace,
+            term=part.term,
+            stage=part.stage.value,
+            prompt_tokens=part.ask.prompt_len,
+            known_tokens=len(part.known),
+            made_tokens=part.made,
+        )
         del self._parts[part.rid]
         self._seats.leave(part)
         blocks = part.blocks

@@ -87,7 +87,9 @@ class KvIn:
         missing = len(hashes) - len(blocks) - self.expected(hashes, len(blocks), yields=yields)
         self._site.pool.promise(("in", ticket), missing)
         book = self.ledger.open(ticket, rid, hashes, blocks, ("in", ticket), yields=yields)
-        arrival = self._arrivals[ticket] = Arrival(ticket, rid, router, book, len(hashes))
+        arrival = self._arrivals[ticket] = Arrival(
+            ticket, rid, router, book, len(hashes), self._site.journal.now
+        )
         self._site.count("transfers_in_total")
         return arrival
 
@@ -100,9 +102,21 @@ class KvIn:
         if arrival.sender is not None or unwanted:
             self._reports.gone(arrival, router=unwanted)
         self.alignments.lost(ticket)
-        return self._end(arrival)
+        return self._end(arrival, "dropped" if unwanted else "released")
 
-    def _end(self, arrival: Arrival) -> list[int]:
+    def _end(self, arrival: Arrival, outcome: str) -> list[int]:
+        self._site.journal.write(
+            "kv received",
+            arrival.rid,
+            arrival.since,
+            outcome,
+            ticket=arrival.ticket.hex(),
+            sender=arrival.sender,
+            had=arrival.book.have,
+            blocks=arrival.book.published,
+            bytes=arrival.landed_bytes,
+            damaged=arrival.damaged,
+        )
         blocks = self.ledger.close(arrival.book)
         self._site.pool.unpromise(("in", arrival.ticket))
         self._reports.ended(arrival)
@@ -216,7 +230,7 @@ class KvIn:
         self._reports.complete(arrival)
         self._site.count("transfers_in_done_total")
         del self._arrivals[arrival.ticket]
-        blocks = self._end(arrival)
+        blocks = self._end(arrival, "complete")
         if arrival.ticket in self.alignments:
             self.alignments.done(arrival.ticket)
             self._site.pool.unpin(blocks)

@@ -185,7 +185,7 @@ class KvOut:
             if have.complete:
                 self.alignments.done(transfer.ticket)
                 self.pins.unpin(transfer.report(have))
-            self.close(transfer)
+            self.close(transfer, "complete" if have.complete else "gone")
             return True
         before = transfer.acked_bytes
         self.pins.unpin(transfer.report(have))
@@ -291,7 +291,7 @@ class KvOut:
             ),
         )
         self._tell_target(transfer, Missing(transfer.rid, transfer.ticket, transfer.published))
-        self.close(transfer)
+        self.close(transfer, "stalled")
 
     # --- sessions and ends ----------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class KvOut:
     def on_lost(self, node: str) -> None:
         """The peer is lost: everything that was to go there ends."""
         for transfer in [t for t in self._open.values() if t.target == node]:
-            self.close(transfer)
+            self.close(transfer, "peer lost")
 
     def align(self, now: float, transfer: Transfer, upto: int | None) -> None:
         """The request has ended: its transfer goes on as an alignment, up to the prompt's `upto` blocks."""
@@ -341,8 +341,19 @@ class KvOut:
     def _end_carriage(self, transfer: Transfer, blocks: list[int]) -> None:
         self._changed(self._carriage.end(transfer, blocks, self._open.values()))
 
-    def close(self, transfer: Transfer) -> None:
+    def close(self, transfer: Transfer, outcome: str = "released") -> None:
         """End a transfer and its pins. Chunks that are being written keep theirs."""
+        self._site.journal.write(
+            "kv sent",
+            transfer.rid,
+            transfer.opened_at,
+            outcome,
+            ticket=transfer.ticket.hex(),
+            target=transfer.target,
+            cls=transfer.cls.name.lower(),
+            blocks=len(transfer.wanted),
+            bytes=transfer.acked_bytes,
+        )
         self.alignments.lost(transfer.ticket)
         del self._open[transfer.ticket]
         tickets = self._by_rid[transfer.rid]
@@ -368,7 +379,7 @@ class KvOut:
         missing = Missing(transfer.rid, transfer.ticket, first)
         self._site.outbox.send(transfer.router, missing)
         self._tell_target(transfer, missing)
-        self.close(transfer)
+        self.close(transfer, "missing")
 
     def _tell_target(self, transfer: Transfer, missing: Missing) -> None:
         """An alignment has no router that would ask its receiver again: the receiver itself is told."""

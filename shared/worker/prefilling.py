@@ -94,7 +94,7 @@ class Prefilling:
             self._site.count("old_term_total")
             return
         if known is not None:
-            self._end(known)
+            self._end(known, "asked again")
         try:
             ask = asked.read(self._site, now, router, message, payload)
         except BadAsk as error:
@@ -321,7 +321,7 @@ class Prefilling:
                 for transfer in self._out.of(rid):
                     if transfer.ticket not in self._out.alignments:
                         self._out.close(transfer)
-                self._end(prompt)
+                self._end(prompt, "orphaned")
 
     def fail(self, rid: Rid, reason: FailReason, detail: str) -> None:
         """Give the request up and say so; its transfers end."""
@@ -332,9 +332,9 @@ class Prefilling:
             self._out.close(transfer)
         self._site.count(f"failed_{reason}_total")
         self._site.outbox.send(prompt.ask.router, Failed(rid, prompt.ask.term, b"", reason, detail))
-        self._end(prompt)
+        self._end(prompt, f"failed: {reason}")
 
-    def _end(self, prompt: Prompt) -> None:
+    def _end(self, prompt: Prompt, outcome: str = "released") -> None:
         rid = prompt.ask.rid
         if prompt.state is SourceState.QUEUED:
             self._queue = [entry for entry in self._queue if entry[2] != rid]
@@ -342,6 +342,18 @@ class Prefilling:
         if prompt.seq is not None and prompt.drawn is None:
             wasted = self._site.engine.computed(prompt.seq) - prompt.cached * self._site.block_tokens
             self._site.count("prefill_wasted_tokens_total", max(wasted, 0))
+        self._site.journal.write(
+            "request",
+            rid,
+            prompt.ask.since,
+            outcome,
+            trace=prompt.ask.trace,
+            term=prompt.ask.term,
+            stage=prompt.state.value,
+            prompt_tokens=prompt.ask.prompt_len,
+            known_tokens=len(prompt.ask.ids),
+            cached_tokens=prompt.cached * self._site.block_tokens,
+        )
         self._leave_engine(prompt)
         self._let_go(prompt)
         self._site.timers.clear(("backstop", rid))

@@ -12,6 +12,7 @@ from shared.engine.engine import Engine
 from shared.kv.pool import BlockPool
 from shared.policy.config import LinePolicy, LinkPolicy, WorkerPolicy
 from shared.wire.messages import Role
+from shared.worker.journal import Journal
 from shared.worker.outbox import Outbox
 from shared.worker.peers import Peers
 from shared.worker.timers import Timers
@@ -39,6 +40,7 @@ class Site:
     line_rate: Callable[[str], float]  # line -> bytes/s, 0.0 where unknown
     draining: bool = False
     outbox: Outbox = field(default_factory=Outbox)
+    journal: Journal = field(default_factory=Journal)
     peers: Peers = field(default_factory=Peers)
     timers: Timers = field(default_factory=Timers)
     counters: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

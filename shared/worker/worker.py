@@ -95,6 +95,7 @@ class Worker:
 
     def on_session(self, now: float, peer: PeerInfo) -> None:
         """A session has opened."""
+        self.site.journal.now = now
         rooms = self._rooms
         self.site.peers.opened(peer)
         if peer.role is Role.ROUTER:
@@ -110,12 +111,14 @@ class Worker:
 
     def on_resumed(self, now: float, node: str) -> None:
         """A connection broke and is back; bytes on their way may be lost."""
+        self.site.journal.now = now
         self._rooms.kv_in.on_resumed(now, node)
         self._rooms.kv_out.on_resumed(now, node)
         self._rooms.settle(now)
 
     def on_suspect(self, now: float, node: str, suspect: bool) -> None:
         """A peer is silent, or not any more."""
+        self.site.journal.now = now
         self.site.peers.suspected(node, suspect)
         if self.site.peers.role(node) is Role.ROUTER:
             self._rooms.orphans.on_suspect(now, node, suspect)
@@ -123,6 +126,7 @@ class Worker:
 
     def on_lost(self, now: float, node: str, reason: str) -> None:  # noqa: ARG002 - part of the seam
         """A session has ended for good: everything of that peer ends, or waits for its lease."""
+        self.site.journal.now = now
         peer = self.site.peers.lost(node)
         if peer is None:
             return
@@ -136,11 +140,13 @@ class Worker:
 
     def on_message(self, now: float, node: str, message: Message, payload: bytes) -> None:
         """A control message."""
+        self.site.journal.now = now
         self._orders.on_message(now, node, message, payload)
         self._rooms.settle(now)
 
     def on_timer(self, now: float) -> None:
         """Deadlines have come."""
+        self.site.journal.now = now
         due = self.site.timers.due(now)
         for kind, whose in due:
             self._due[kind](now, whose)
@@ -163,6 +169,7 @@ class Worker:
 
     def on_chunk(self, now: float, node: str, chunk: KvChunk, data: memoryview, in_place: bool) -> None:
         """A whole chunk is here."""
+        self.site.journal.now = now
         self._rooms.kv_in.on_chunk(now, node, chunk, data, in_place=in_place)
         self._rooms.settle(now)
 
@@ -172,21 +179,25 @@ class Worker:
 
     def next_chunk(self, now: float, node: str, limit: int) -> OutChunk | None:
         """The next bytes for a node."""
+        self.site.journal.now = now
         return self._rooms.kv_out.next_chunk(now, node, limit)
 
     def chunk_written(self, now: float, node: str, key: int, sent: bool) -> None:  # noqa: ARG002
         """No write buffer refers to a chunk any more."""
+        self.site.journal.now = now
         self._rooms.kv_out.chunk_written(now, key, sent)
 
     # --- the engine and the service -------------------------------------------------------------------------
 
     def on_engine(self, now: float, events: Sequence[EngineEvent]) -> None:
         """What a step has brought. No step runs meanwhile."""
+        self.site.journal.now = now
         self._steps.on_engine(now, events)
         self._rooms.settle(now)
 
     def drain(self, now: float) -> None:
         """Take no new work. A relay gives up all it has; P and main decode finish theirs."""
+        self.site.journal.now = now
         self._orders.drain(True)
         self._rooms.settle(now)
 
@@ -199,6 +210,7 @@ class Worker:
 
     def stop(self, now: float) -> None:
         """End everything at once, and say so to the routers."""
+        self.site.journal.now = now
         self._orders.stop()
         self._rooms.settle(now)
 
@@ -213,6 +225,10 @@ class Worker:
     def counters(self) -> dict[str, float]:
         """Totals since the start, for /metrics."""
         return dict(self.site.counters)
+
+    def take_journal(self) -> list[tuple[str, dict[str, Any]]]:
+        """One (event, facts) for each request and transfer that ended since the last call, for the log."""
+        return self.site.journal.take()
 
     def counts(self) -> dict[str, int]:
         """What is held now, by kind; all zero when nothing goes on (I3)."""
