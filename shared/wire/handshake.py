@@ -25,6 +25,7 @@ from shared.errors import BadHeader, Rejected, Unauthenticated, UnexpectedMessag
 from shared.wire.codec import decode, encode
 from shared.wire.messages import Hello, Message, Proof, Reject, Role, Welcome
 from shared.wire.port import PeerInfo
+from shared.wire.proof import dialler_proof, listener_proof
 
 MIN_VERSION = 1
 MAX_VERSION = 1
@@ -198,7 +199,7 @@ class Dialler(Handshake):
         if (self._key is None) != (message.proof == b""):
             raise self._refuse("key", _held(self._key), "set" if message.proof else "none")
         if self._key is not None and not hmac.compare_digest(
-            message.proof, _listener_proof(self._key, self.hello, message)
+            message.proof, listener_proof(self._key, self.hello, message)
         ):
             raise self._refuse("key", "set", "another")
         if self._node and message.node != self._node:
@@ -209,7 +210,7 @@ class Dialler(Handshake):
         last_seq = message.last_seq if resumed else 0
         self.agreed = Agreed(peer, message.session, resumed, self._hello.bulk, last_seq)
         self.state = State.CONFIRM
-        proof = b"" if self._key is None else _dialler_proof(self._key, self.hello, header)
+        proof = b"" if self._key is None else dialler_proof(self._key, self.hello, header)
         return [encode(Proof(proof))]
 
 
@@ -256,7 +257,7 @@ class Listener(Handshake):
             session=offer.session,
         )
         if self._key is not None:
-            welcome = msgspec.structs.replace(welcome, proof=_listener_proof(self._key, header, welcome))
+            welcome = msgspec.structs.replace(welcome, proof=listener_proof(self._key, header, welcome))
         answer = encode(welcome)
         self._hello, self._welcome = (message, header), (welcome, answer)
         self.state = State.PROOF
@@ -270,7 +271,7 @@ class Listener(Handshake):
         if self._key is None:
             if message.proof:
                 raise self._refuse("key", "none", "set")
-        elif not hmac.compare_digest(message.proof, _dialler_proof(self._key, hello_header, welcome_header)):
+        elif not hmac.compare_digest(message.proof, dialler_proof(self._key, hello_header, welcome_header)):
             refusal = self._refuse("key", "set", "another" if message.proof else "none")
             raise Unauthenticated(f"{hello.node}: {refusal}")
         self._compare(hello)
@@ -284,36 +285,3 @@ class Listener(Handshake):
 
 def _held(key: bytes | None) -> str:
     return "none" if key is None else "set"
-
-
-def _listener_proof(key: bytes, hello: bytes, welcome: Welcome) -> bytes:
-    """Over the whole Hello and what the listener claims; fields that later versions add are not covered
-    here but by the dialler's proof."""
-    claims = msgspec.msgpack.encode(
-        (
-            welcome.version,
-            welcome.node,
-            welcome.role,
-            welcome.datacenter,
-            welcome.incarnation,
-            welcome.last_seq,
-            welcome.fingerprint,
-            welcome.template,
-            welcome.layout,
-            welcome.nonce,
-            welcome.session,
-        )
-    )
-    return _mac(key, b"pdd-mesh 1 listener", hello, claims)
-
-
-def _dialler_proof(key: bytes, hello: bytes, welcome: bytes) -> bytes:
-    return _mac(key, b"pdd-mesh 1 dialler", hello, welcome)
-
-
-def _mac(key: bytes, *parts: bytes) -> bytes:
-    digest = hmac.new(key, digestmod="sha256")
-    for part in parts:
-        digest.update(len(part).to_bytes(4, "little"))
-        digest.update(part)
-    return digest.digest()
