@@ -11,7 +11,7 @@ from typing import NamedTuple
 from shared.wire.messages import RefuseReason
 from shared.worker.asked import Asked
 from shared.worker.kv_in import KvIn
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 RETRY_SOON = 0.5
 """Seconds after which a refused request may be tried again."""

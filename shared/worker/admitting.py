@@ -10,7 +10,7 @@ from shared.worker.decoding import Decoding
 from shared.worker.known import Known
 from shared.worker.kv_in import KvIn
 from shared.worker.part import Part, Stage, Told
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 MOST_HELD = 1 << 16
 """Fed ids of one request that may wait for a gap in the log."""

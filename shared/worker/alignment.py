@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 
 class Alignments:

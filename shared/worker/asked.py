@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from shared.engine.api import SamplingParams
 from shared.kv.hashing import chain_hashes, unpack_ids
 from shared.wire.messages import Admit, Prefill, Purpose, Rid, Sampling, TokenLogprob
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from shared.kv.hashing import HASH_BYTES
 from shared.wire.messages import Attach
-from shared.worker.site import Site
 from shared.worker.sources import Source
+from shared.worker.worker_site import Site
 
 
 class AttachCheck:

@@ -30,8 +30,8 @@ from shared.worker.arrival import Landed, Spoiled
 from shared.worker.kv_in import KvIn
 from shared.worker.part import FED, TABLE, Act, Part, Stage, Told
 from shared.worker.seats import Seats
-from shared.worker.site import Site
 from shared.worker.sources import SourceState
+from shared.worker.worker_site import Site
 
 PATIENCE = 0.5
 """Seconds without a byte after which a new owner waits no longer for its transfer."""

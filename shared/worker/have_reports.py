@@ -13,7 +13,7 @@ from shared.kv.report import runs
 from shared.kv.ticket import BlockState
 from shared.wire.messages import Have, Rid
 from shared.worker.arrival import Arrival
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 ASK_AGAIN = 1.0
 """Seconds after which blocks that were asked for, and did not begin to come, are asked for again."""

@@ -5,7 +5,7 @@ request.
 from __future__ import annotations
 
 from shared.wire.messages import KvEvents, Snapshot
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 
 class KvEventLog:

@@ -16,7 +16,7 @@ from shared.wire.messages import KvChunk, Rid
 from shared.worker.alignment import Alignments
 from shared.worker.arrival import Arrival, Landed, Spoiled
 from shared.worker.have_reports import HaveReports
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 MOST_DAMAGED = 16
 """Chunks of one ticket that may fail their checksum before it is given up."""

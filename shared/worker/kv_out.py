@@ -29,9 +29,9 @@ from shared.worker.attach_check import AttachCheck
 from shared.worker.carriage import Carriage
 from shared.worker.send_pins import SendPins
 from shared.worker.send_queues import SendQueues
-from shared.worker.site import Site
 from shared.worker.sources import MAY_COME, Source, SourceState
 from shared.worker.transfer import Transfer
+from shared.worker.worker_site import Site
 
 REPORT_WAIT = 1.0
 """Seconds after a break that a sender waits for the receiver's report before it sends everything unreported

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from shared.wire.messages import Announce, Peers, Role
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 SENDS_TO: dict[Role, tuple[Role, ...]] = {
     Role.PREFILL: (Role.RELAY, Role.MAIN),

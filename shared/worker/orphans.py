@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 
 class Room(Protocol):

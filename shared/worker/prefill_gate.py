@@ -8,7 +8,7 @@ from shared.wire.messages import RefuseReason
 from shared.worker.admission import RETRY_SOON, Refusal
 from shared.worker.asked import Asked
 from shared.worker.kv_out import KvOut
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 LARGE_DELTA = 1 / 64
 """Part of the pool above which the blocks that a prefill must make count as a large delta."""

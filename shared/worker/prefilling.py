@@ -29,8 +29,8 @@ from shared.worker.asked import BadAsk
 from shared.worker.kv_out import KvOut
 from shared.worker.prefill_gate import PrefillGate
 from shared.worker.prompt import Prompt
-from shared.worker.site import Site
 from shared.worker.sources import SourceState
+from shared.worker.worker_site import Site
 
 
 class Prefilling:

@@ -11,7 +11,7 @@ from shared.wire.messages import FailReason, Role
 from shared.worker.decoding import Decoding
 from shared.worker.kv_in import KvIn
 from shared.worker.part import Part, Stage
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 
 class Pressure:

@@ -162,8 +162,8 @@ class WorkerProcess:
     def _after(self) -> None:
         """Something has happened in the core: there may be work, or the drain may be over."""
         self._changed.set()
-        for event, facts in self.worker.take_journal():
-            self._log.info(event, **facts)
+        for kind, facts in self.worker.take_journal():
+            self._log.info("ended", kind=kind, **facts)
         if self._engine.has_work:
             self._steps.wake()
 

@@ -7,7 +7,7 @@ import msgspec
 from shared.wire.messages import LoadReport
 from shared.worker.kv_out import KvOut
 from shared.worker.prefilling import Prefilling
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 APART = 0.1
 """Seconds between two reports at least."""

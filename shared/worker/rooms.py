@@ -16,8 +16,8 @@ from shared.worker.orphans import Orphans
 from shared.worker.prefilling import Prefilling
 from shared.worker.pressure import Pressure
 from shared.worker.reports import Reports
-from shared.worker.site import Site
 from shared.worker.sources import Sources
+from shared.worker.worker_site import Site
 
 
 class Rooms:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from shared.engine.sequence import Goal, SequenceSpec
 from shared.worker.part import Part
-from shared.worker.site import Site
+from shared.worker.worker_site import Site
 
 
 class Seats:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shared.policy.priority import SendQueue
-from shared.worker.site import Site
 from shared.worker.transfer import Transfer
+from shared.worker.worker_site import Site
 
 
 class LineLoad(NamedTuple):

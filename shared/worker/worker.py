@@ -19,8 +19,8 @@ from shared.wire.messages import Announce, KvChunk, Message, Role
 from shared.wire.port import Instruction, OutChunk, PeerInfo
 from shared.worker.orders import Orders
 from shared.worker.rooms import Rooms
-from shared.worker.site import Site
 from shared.worker.steps import Steps
+from shared.worker.worker_site import Site
 
 
 class Worker:
