@@ -108,7 +108,11 @@ class LeafLru:
         for block in (*self._order, *self._shielded):
             if block not in self._hash:
                 raise InvariantBroken(f"loose block {block} is not published")
+        if self._block != {hash_: block for block, hash_ in self._hash.items()}:
+            raise InvariantBroken("a hash names a block that is not published under it")
         for parent, children in self._children.items():
+            if not children:
+                raise InvariantBroken("a parent without children is remembered")
             for child in children:
                 if self._parent.get(child) != parent:
                     raise InvariantBroken(f"block {child} is listed under a parent that is not its own")

@@ -81,6 +81,18 @@ def test_taking_too_much_takes_nothing() -> None:
     assert len(pool.take(3)) == 3
 
 
+def test_nothing_is_taken_of_nothing() -> None:
+    assert BlockPool(1).take(0) == []
+
+
+def test_a_refused_unpin_unpins_none() -> None:
+    pool = BlockPool(4)
+    [block] = chain(pool, 1)
+    with pytest.raises(InvariantBroken):
+        pool.unpin([3, block])
+    assert pool.refs(block) == 1
+
+
 def test_loose_says_what_a_pin_costs() -> None:
     pool = BlockPool(4)
     blocks = chain(pool, 1, 2)
