@@ -6,8 +6,6 @@ Knows how a request stands, not how its blocks travel: `kv_out` pins and sends t
 
 from __future__ import annotations
 
-import heapq
-
 from shared.engine.events import Fault, Finished, Sampled
 from shared.engine.sequence import Goal, SequenceSpec
 from shared.wire.messages import (
@@ -28,6 +26,7 @@ from shared.worker.admission import Refusal
 from shared.worker.asked import BadAsk
 from shared.worker.kv_out import KvOut
 from shared.worker.prefill_gate import PrefillGate
+from shared.worker.prefill_queue import PrefillQueue
 from shared.worker.prompt import Prompt
 from shared.worker.sources import SourceState
 from shared.worker.worker_site import Site
@@ -42,12 +41,11 @@ class Prefilling:
         self._gate = PrefillGate(site, out)
         self._prompts: dict[Rid, Prompt] = {}
         self._by_seq: dict[int, Rid] = {}
-        self._queue: list[tuple[int, int, Rid]] = []  # (priority, number, rid), most urgent first
+        self._queue = PrefillQueue(site.pool, site.block_tokens)
         self._number = 0
         self._paused: set[str] = set()  # routers that are silent
-        self._tried: tuple[int, int] | None = (
-            None  # what the pool was like when the head of the queue did not fit
-        )
+        self._news = 0  # grows with everything that may let a waiting prefill start
+        self._tried: tuple[int, int] | None = None  # pool and news when the queue was looked at last
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -83,7 +81,7 @@ class Prefilling:
     @property
     def queued_tokens(self) -> int:
         """Known tokens of prefills that wait here, not in the engine."""
-        return sum(len(self._prompts[rid].ask.ids) for _, _, rid in self._queue)
+        return self._queue.tokens
 
     # --- Prefill --------------------------------------------------------------------------------------------
 
@@ -108,9 +106,9 @@ class Prefilling:
             self._refuse(router, message, refusal)
             return
         self._number += 1
-        self._prompts[ask.rid] = Prompt(ask, self._number)
-        heapq.heappush(self._queue, (ask.priority, self._number, ask.rid))
-        self._tried = None
+        prompt = self._prompts[ask.rid] = Prompt(ask, self._number)
+        self._queue.push(prompt)
+        self._news += 1
         self._site.count("prefills_total")
         self._site.timers.set(("backstop", ask.rid), ask.deadline)
 
@@ -123,18 +121,25 @@ class Prefilling:
 
     # --- queued -> running ----------------------------------------------------------------------------------
 
+    def on_stored(self) -> None:
+        """Blocks were published: one that waits for others' blocks may have what it lacked."""
+        self._news += 1
+
     def start_queued(self, now: float) -> None:
-        """Give the queue's head its blocks and pass it to the engine, while that goes."""
-        while self._queue:
-            pool = self._site.pool
-            room = self._site.policy.max_running - len(self._by_seq)
-            seen = (pool.gains, len(self._by_seq))
-            if room <= 0 or seen == self._tried:
-                return
-            if not self._start(now, self._prompts[self._queue[0][2]]):
-                self._tried = (pool.gains, len(self._by_seq))
-                return
-            heapq.heappop(self._queue)
+        """Give waiting prefills their blocks and pass them to the engine, most urgent first, while that
+        goes.
+        """
+        if self._tried == (self._site.pool.gains, self._news) or not len(self._queue):
+            return
+        for prompt in self._queue:
+            if len(self._by_seq) >= self._site.policy.max_running:
+                break
+            if self._queue.waits(prompt):
+                continue
+            if not self._start(now, prompt):
+                break  # nobody passes it: blocks come free in time
+            self._queue.remove(prompt)
+        self._tried = (self._site.pool.gains, self._news)
 
     def _start(self, now: float, prompt: Prompt) -> bool:
         site, ask = self._site, prompt.ask
@@ -165,6 +170,8 @@ class Prefilling:
         self._by_seq[prompt.seq] = ask.rid
         if prompt.orphan or ask.router in self._paused:
             site.engine.pause(prompt.seq)
+        else:
+            self._queue.makes(prompt)
         prompt.state = SourceState.RUNNING
         self._out.source_changed(ask.rid)
         return True
@@ -252,7 +259,8 @@ class Prefilling:
             del self._by_seq[prompt.seq]
             self._site.engine.end(prompt.seq)
             prompt.seq = None
-            self._tried = None
+            self._queue.rests(prompt)
+            self._news += 1
 
     # --- ends -----------------------------------------------------------------------------------------------
 
@@ -300,6 +308,8 @@ class Prefilling:
         for prompt in self._of(router):
             if prompt.seq is not None:
                 self._site.engine.pause(prompt.seq)
+                self._queue.rests(prompt)
+        self._news += 1
 
     def resume(self, router: str) -> None:
         """The router is back."""
@@ -307,6 +317,7 @@ class Prefilling:
         for prompt in self._of(router):
             if prompt.seq is not None and not prompt.orphan:
                 self._site.engine.resume(prompt.seq)
+                self._queue.makes(prompt)
 
     def orphan(self, router: str) -> None:
         """The router's session has ended: it asks again by a new Prefill or not at all."""
@@ -337,8 +348,7 @@ class Prefilling:
     def _end(self, prompt: Prompt, outcome: str = "released") -> None:
         rid = prompt.ask.rid
         if prompt.state is SourceState.QUEUED:
-            self._queue = [entry for entry in self._queue if entry[2] != rid]
-            heapq.heapify(self._queue)
+            self._queue.remove(prompt)
         if prompt.seq is not None and prompt.drawn is None:
             wasted = self._site.engine.computed(prompt.seq) - prompt.cached * self._site.block_tokens
             self._site.count("prefill_wasted_tokens_total", max(wasted, 0))

@@ -17,7 +17,8 @@ class Prompt:
     number: int  # by age: lower is older
     state: SourceState = SourceState.QUEUED
     seq: int | None = None
-    cached: int = 0  # leading blocks that were here before
+    found: int = 0  # leading blocks that were seen here while it waited
+    cached: int = 0  # leading blocks that were here when it started
     drawn: tuple[int, TokenLogprob | None] | None = None  # its one id
     told: set[bytes] = field(default_factory=set)  # tickets whose relay has its First
     relays: dict[bytes, str] = field(default_factory=dict)  # ticket -> relay to be told

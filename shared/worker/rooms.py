@@ -48,6 +48,7 @@ class Rooms:
             if stored:
                 self.kv_in.refresh()
                 self.kv_out.on_stored(stored)
+                self.prefilling.on_stored()
             facts = self.kv_in.settle(now)
             for fact in facts:
                 self.decoding.on_fact(now, fact)

@@ -291,4 +291,4 @@ class Bench:
 
 
 def greedy(max_pos: int, **more: object) -> m.Sampling:
-    return m.Sampling(max_pos=max_pos, seed=0, temperature=0.0, **more)  # type: ignore[arg-type]
+    return m.Sampling(**{"max_pos": max_pos, "seed": 0, "temperature": 0.0, **more})  # type: ignore[arg-type]

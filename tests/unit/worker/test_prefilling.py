@@ -7,11 +7,13 @@ import pytest
 from shared.engine.api import StepPlan, StepResult, step_failed
 from shared.engine.synthetic import SyntheticTiming, synthetic_run
 from shared.errors import NanLogits
+from shared.kv.hashing import pack_ids
 from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
 from shared.worker.asked import params_of
 from shared.worker.sources import SourceState
-from tests.support.mesh import VOCAB, Bench, greedy, hashes_of, worker_node
+from tests.support.mesh import VOCAB, Bench, ScriptedRouter, greedy, hashes_of, worker_node
+from tests.support.sim import Node
 
 IDS = list(range(50, 93))  # ten full blocks and three ids
 
@@ -225,6 +227,45 @@ def test_urgent_prefills_start_first() -> None:
     bench.until(m.TokensOut, nth=3)
     order = [row.rid.counter for message in bench.router.of(m.TokensOut) for row in message.rows]
     assert order == [1, 3, 2]
+
+
+def test_equal_prompts_that_come_at_once_are_computed_once() -> None:
+    bench = bench_of(blocks=200, max_running=8, max_queued=8)
+    for counter in range(1, 9):
+        bench.prefill("p", bench.rid(counter), IDS, greedy(60, temperature=1.0, seed=counter))
+    bench.sim.run(stop=lambda: all(bench.rows(bench.rid(counter)) for counter in range(1, 9)))
+    assert bench["p"].worker.site.engine.stats.computed_tokens <= 43 + 7 * 3
+    assert len({bench.rows(bench.rid(counter))[0].ids for counter in range(1, 9)}) > 4, "each its own id"
+
+
+def test_what_another_prefill_gave_up_is_made_by_the_next() -> None:
+    bench = bench_of(blocks=200, token=0.01)
+    for counter in (1, 2):
+        bench.prefill("p", bench.rid(counter), [*IDS, counter], greedy(60))
+    bench.run(0.2)
+    assert state(bench, bench.rid(2)) is SourceState.QUEUED
+    bench.release(bench.rid(1), 1, "p")
+    bench.until(m.TokensOut)
+    assert bench.rows(bench.rid(2))
+    assert bench["p"].worker.site.engine.stats.computed_tokens < 44 + 16
+    bench.release(bench.rid(2), 1, "p")
+    bench.run(0.1)
+    assert bench.idle()
+
+
+def test_a_silent_router_s_prefill_keeps_nobody_waiting() -> None:
+    bench = bench_of(blocks=200, token=0.1)
+    other = ScriptedRouter()
+    node = bench.sim.add(Node("r2", m.Role.ROUTER, other, 99))
+    bench.sim.connect_all()
+    message = m.Prefill(m.Rid(99, 1), 1, b"", 0, 43, greedy(60), 600_000)
+    other.send("p", message, pack_ids(IDS))
+    bench.sim.perform(node)
+    bench.run(0.3)
+    bench.prefill("p", bench.rid(), IDS, greedy(60))
+    bench.run(0.1)
+    bench.sim.cut("p", "r2")
+    bench.until(m.TokensOut)
 
 
 def test_prefill_again_under_a_newer_term_starts_anew() -> None:
