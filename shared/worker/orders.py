@@ -36,9 +36,8 @@ class Orders:
         }
         if not prefill:
             self._from_router[m.Feed] = rooms.decoding.on_feed
-            self._from_worker[m.First] = lambda now, _node, message, _payload: rooms.decoding.on_first(
-                now, message
-            )
+        if rooms.site.role is m.Role.RELAY:
+            self._from_worker[m.First] = self._first
 
     def on_message(self, now: float, node: str, message: m.Message, payload: bytes) -> None:
         """Pass a message on. What this role, or this sender, has no business with is counted and ignored."""
@@ -57,6 +56,9 @@ class Orders:
     def _peers_own(self, node: str, rid: m.Rid) -> bool:
         """Whether a request is another live router's: only that one decides about it."""
         return self._site.peers.owner(rid.incarnation) not in (None, node)
+
+    def _first(self, now: float, node: str, message: m.First, payload: bytes) -> None:  # noqa: ARG002
+        self._rooms.decoding.on_first(now, message)
 
     def _attach(self, now: float, node: str, message: m.Attach, payload: bytes) -> None:
         opened = self._rooms.kv_out.on_attach(now, node, message, payload)
