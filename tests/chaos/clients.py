@@ -1,0 +1,288 @@
+"""Clients of the mesh under chaos: sessions of several turns, streams and whole answers, some of which leave
+early or read slowly. Each answer is judged token for token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import msgspec
+
+from shared.engine.api import SamplingParams
+from shared.engine.synthetic import synthetic_run
+from tests.chaos.judging import Tally, Trouble, difference
+from tests.support.small_tokenizer import EOS
+
+HANG = 30.0
+"""Seconds without a token and without an error, nothing being broken."""
+AFTER = 10.0
+"""Seconds after a fault in which a refusal may still be its consequence."""
+_CONTEXT = 1600  # ids from which on a session is given up
+_FIRST, _LAST = 3, 250  # ids that prompts are made of
+
+
+@dataclass
+class Ask:
+    """One request and what has come of it."""
+
+    prompt: list[int]
+    max_tokens: int
+    seed: int
+    temperature: float
+    ignore_eos: bool
+    began: float
+    told: list[int] = field(default_factory=list)
+    finish: str = ""
+    error: str = ""
+    accepted: bool = False
+    done: bool = False
+    pipeline: str = ""
+    id: str = ""
+
+    def body(self, *, stream: bool) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "prompt": self.prompt,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "ignore_eos": self.ignore_eos,
+            "return_token_ids": True,
+            "timeout": 300.0,
+        }
+        return body | ({"stream": True} if stream else {})
+
+    def expected(self, vocab: int) -> list[int]:
+        """What the engine must draw."""
+        params = SamplingParams(
+            max_pos=len(self.prompt) + self.max_tokens,
+            seed=self.seed,
+            temperature=self.temperature,
+            stop_ids=() if self.ignore_eos else (EOS,),
+        )
+        return synthetic_run(self.prompt, params, vocab, len(self.prompt))
+
+    def take(self, body: dict[str, Any]) -> int:
+        """A chunk or a whole body; ids in it."""
+        self.id = body.get("id", self.id)
+        if body.get("error"):
+            self.error = str(body["error"].get("code"))
+        self.pipeline = (body.get("pdd") or {}).get("pipeline", self.pipeline)
+        count = 0
+        for choice in body.get("choices", ()):
+            ids = choice.get("token_ids") or ()
+            self.told += ids
+            count += len(ids)
+            self.finish = choice.get("finish_reason") or self.finish
+        return count
+
+
+@dataclass
+class Progress:
+    """When each client last saw something: what recovery and hangs are measured by."""
+
+    last: float
+    slow: bool = False
+
+
+class Client:
+    """One client: asks, is told, asks again, until `run` is cancelled."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        vocab: int,
+        seed: int,
+        tally: Tally,
+        trouble: Trouble,
+        stems: list[list[int]],
+    ) -> None:
+        self.name = name
+        self._vocab = vocab
+        self._draw = random.Random(seed)
+        self._tally = tally
+        self._trouble = trouble
+        self._stems = stems
+        self._http = httpx.AsyncClient(base_url=url, timeout=None, trust_env=False)
+        self._clock: Callable[[], float] = asyncio.get_running_loop().time
+        self.progress = Progress(self._clock())
+        self.seen = 0.0
+        self.ask: Ask | None = None
+        self.disconnects = 0
+        self.slow_reads = 0
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Sessions, one after the other."""
+        try:
+            while not self.stopping:
+                await self._session()
+        finally:
+            await self._http.aclose()
+
+    async def _session(self) -> None:
+        draw = self._draw
+        ids = list(draw.choice(self._stems)[: draw.randrange(8, 700)])
+        for _turn in range(draw.randrange(1, 5)):
+            ids += [draw.randrange(_FIRST, _LAST) for _ in range(draw.choice((1, 7, 40, 150, 400)))]
+            if len(ids) > _CONTEXT or self.stopping:
+                return
+            ask = Ask(
+                prompt=ids,
+                max_tokens=draw.choice((1, 2, 10, 60, 60, 200, 400)),
+                seed=draw.getrandbits(40),
+                temperature=draw.choice((0.0, 0.0, 1.0)),
+                ignore_eos=draw.random() < 0.7,
+                began=self._clock(),
+            )
+            await self._ask(ask)
+            if not ask.done:
+                await asyncio.sleep(draw.uniform(0.1, 0.4))
+                return
+            ids = ids + ask.told
+            await asyncio.sleep(draw.uniform(0.0, 0.2))
+
+    def told_of(self) -> str:
+        """What it is waiting for."""
+        return f"{self.name}: {_short(self.ask) if self.ask is not None else 'between requests'}"
+
+    def at(self, when: str) -> bool:
+        """Whether the present stream is at its first id, in its middle, or one id before its end."""
+        ask = self.ask
+        if ask is None or ask.max_tokens < 60:
+            return False
+        told = len(ask.told)
+        return {
+            "first": 1 <= told <= 3,
+            "middle": told >= ask.max_tokens // 2,
+            "last": told >= ask.max_tokens - 2,
+        }[when]
+
+    # --- one request ----------------------------------------------------------------------------------------
+
+    async def _ask(self, ask: Ask) -> None:
+        """Ask, in one of the ways of clients, and judge."""
+        draw = self._draw
+        self._tally.requests += 1
+        way = draw.random()
+        leave = draw.uniform(0.0, 1.5) if way < 0.15 else None
+        slow = 0.15 <= way < 0.2
+        whole = 0.2 <= way < 0.3
+        self.progress = Progress(self._clock(), slow=slow)
+        self.ask = ask
+        asking = asyncio.ensure_future(self._whole(ask) if whole else self._stream(ask, slow=slow))
+        try:
+            await self._watch(ask, asking, leave)
+        finally:
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError, httpx.HTTPError):
+                await asking
+        self.ask = None
+        self._judge(ask)
+
+    async def _watch(self, ask: Ask, asking: asyncio.Future[None], leave: float | None) -> None:
+        """Until the answer ends, the client leaves, or nothing comes for too long."""
+        until = self._clock() + leave if leave is not None else None
+        while not asking.done():
+            now = self._clock()
+            if until is not None and now >= until:
+                self.disconnects += 1
+                self._tally.left += 1
+                ask.error = "left"
+                return
+            if not self.progress.slow and self._trouble.calm(self.progress.last, now) > HANG:
+                self._tally.hangs += 1
+                self._tally.notes.append(f"hang of {self.name}: {_short(ask)}")
+                ask.error = "hang"
+                return
+            wait = min(1.0, until - now) if until is not None else 1.0
+            await asyncio.wait([asking], timeout=wait)
+        try:
+            asking.result()
+        except httpx.HTTPError as error:
+            ask.error = ask.error or type(error).__name__
+
+    async def _whole(self, ask: Ask) -> None:
+        response = await self._http.post("/v1/completions", json=ask.body(stream=False), headers=_TRACE)
+        ask.accepted = response.status_code == 200
+        ask.take(msgspec.json.decode(response.content))
+        if not ask.accepted:
+            ask.error = _refused(response, ask)
+        ask.done = ask.accepted and not ask.error
+        self._saw()
+
+    async def _stream(self, ask: Ask, *, slow: bool) -> None:
+        asked = self._http.stream("POST", "/v1/completions", json=ask.body(stream=True), headers=_TRACE)
+        async with asked as response:
+            if response.status_code != 200:
+                ask.take(msgspec.json.decode(await response.aread()))
+                ask.error = _refused(response, ask)
+                return
+            ask.accepted = True
+            async for line in response.aiter_lines():
+                if line == "data: [DONE]":
+                    ask.done = not ask.error
+                elif line.startswith("data: ") and ask.take(msgspec.json.decode(line[6:].encode())):
+                    self._saw()
+                if slow and self._draw.random() < 0.1:
+                    self.slow_reads += 1
+                    await asyncio.sleep(self._draw.uniform(0.1, 1.0))
+
+    def _saw(self) -> None:
+        self.progress.last = self.seen = self._clock()
+
+    # --- judging --------------------------------------------------------------------------------------------
+
+    def _judge(self, ask: Ask) -> None:
+        tally, expected = self._tally, ask.expected(self._vocab)
+        if not ask.done and not ask.error:
+            ask.error = "no_end"
+        found = difference(ask.told, expected, ended=ask.done)
+        if found:
+            tally.differs(found, f"{self.name}: {_short(ask)} wanted {expected[found.at : found.at + 6]}")
+        if ask.done:
+            tally.finished += 1
+            tally.pipelines[ask.pipeline] += 1
+            reason = "stop" if expected[-1] == EOS and not ask.ignore_eos else "length"
+            if ask.finish != reason:
+                tally.wrong += 1
+                tally.notes.append(f"{self.name} ended by {ask.finish}, not {reason}: {_short(ask)}")
+        elif ask.error not in ("left", "hang"):
+            self._judge_error(ask)
+        elif ask.error == "hang":
+            tally.lost += 1
+
+    def _judge_error(self, ask: Ask) -> None:
+        """Refusals with Retry-After during trouble, and all that a router's death ends, are allowed."""
+        tally, now = self._tally, self._clock()
+        tally.errors[ask.error] += 1
+        if self._trouble.router_during(ask.began, now, after=AFTER):
+            tally.excused += 1
+            return
+        refused = not ask.accepted and ask.error.endswith("+retry")
+        if refused and self._trouble.during(ask.began, now, after=AFTER):
+            return
+        tally.lost += not refused
+        tally.not_allowed[ask.error] += 1
+        tally.notes.append(f"{self.name} was told {ask.error} at {now:.2f}: {_short(ask)}")
+
+
+_TRACE = {"X-PDD-Trace": "1"}
+
+
+def _refused(response: httpx.Response, ask: Ask) -> str:
+    retry = "+retry" if "retry-after" in response.headers else ""
+    return f"{response.status_code}:{ask.error}{retry}"
+
+
+def _short(ask: Ask) -> str:
+    return (
+        f"{ask.id} prompt of {len(ask.prompt)}, {len(ask.told)} of {ask.max_tokens} ids, "
+        f"began {ask.began:.2f}, "
+        f"{ask.pipeline or 'no pipeline'}, {ask.finish or 'no end'} {ask.error}"
+    )

@@ -1,0 +1,227 @@
+"""What is broken on purpose, how, and for how long: a seeded script of faults, in bursts.
+
+Each fault is undone before its coroutine returns: a killed node runs again, a cut link carries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+
+from benchmarks.wan.proxy import WanProxy
+from tests.chaos.judging import Trouble
+from tests.chaos.stage import NODES, ROUTER, Stage
+
+Fault = Callable[[], Awaitable[None]]
+_DELAY = 2.0
+_NEVER = float("inf")
+
+
+class Faults:
+    """Breaks a stage. `moment(when)` waits until some stream is at its first id, in its middle, or at its
+    last."""
+
+    def __init__(
+        self, stage: Stage, seed: int, trouble: Trouble, moment: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._stage = stage
+        self._draw = random.Random(seed)
+        self._trouble = trouble
+        self._moment = moment
+        self._busy: set[str] = set()
+        self._cut: set[WanProxy] = set()
+        self.done: Counter[str] = Counter()
+        self.healed_at = 0.0
+        self.notes: list[str] = []
+        self._kinds: Sequence[tuple[str, int, Fault]] = (
+            ("kill", 5, self._kill),
+            ("kill_at_once_back", 2, self._kill_and_start),
+            ("kill_main_at_token", 3, self._kill_main_at_token),
+            ("kill_prefill_sending", 3, self._kill_prefill_sending),
+            ("pause", 5, self._pause),
+            ("term", 3, self._term),
+            ("line_cut_silent", 2, lambda: self._cut_links(self._stage.line, silent=True)),
+            ("line_cut_loud", 2, lambda: self._cut_links(self._stage.line, silent=False)),
+            ("link_cut_silent", 3, lambda: self._cut_links([self._some_link()], silent=True)),
+            ("link_cut_loud", 3, lambda: self._cut_links([self._some_link()], silent=False)),
+            ("link_delayed", 3, self._delay),
+            ("router_kill", 1, lambda: self._kill_node(ROUTER, self._draw.uniform(0.0, 1.0))),
+            ("router_pause", 1, lambda: self._pause_node(ROUTER)),
+        )
+        self._left: list[str] = []
+
+    async def burst(self, count: int, gap: float) -> None:
+        """So many faults, each beginning up to `gap` seconds after the one before; returns when all are
+        undone."""
+        running = []
+        for _ in range(count):
+            running.append(asyncio.create_task(self._one(self._next())))
+            await asyncio.sleep(self._draw.uniform(0.1, gap))
+        await asyncio.gather(*running)
+
+    def _next(self) -> str:
+        """Kinds come by weight, shuffled like cards: a run of some length has them all."""
+        if not self._left:
+            self._left = [kind for kind, weight, _ in self._kinds for _ in range(weight)]
+            self._draw.shuffle(self._left)
+        return self._left.pop()
+
+    async def _one(self, kind: str) -> None:
+        fault = next(one for name, _, one in self._kinds if name == kind)
+        self.done[kind] += 1
+        await fault()
+        self.healed_at = max(self.healed_at, asyncio.get_running_loop().time())
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    async def _kill(self) -> None:
+        await self._kill_node(self._some_worker(), self._draw.uniform(0.3, 3.0))
+
+    async def _kill_and_start(self) -> None:
+        await self._kill_node(self._some_worker(), 0.0)
+
+    async def _kill_main_at_token(self) -> None:
+        """A main decode dies as a stream is at its first id, in the middle, or one before the end."""
+        await self._moment(self._draw.choice(("first", "middle", "last")))
+        await self._kill_node(self._some_worker("main"), self._draw.uniform(0.0, 2.0))
+
+    async def _kill_prefill_sending(self) -> None:
+        """A prefill dies while it sends: early, in the middle or late in a transfer."""
+        name = self._some_worker("prefill")
+        await self._until_sending(name)
+        await asyncio.sleep(self._draw.choice((0.0, 0.03, 0.07)))
+        await self._kill_node(name, self._draw.uniform(0.0, 2.0))
+
+    async def _until_sending(self, name: str) -> None:
+        for _ in range(40):
+            try:
+                if (await self._stage.held(name)).counts.get("held_transfers"):
+                    return
+            except OSError:
+                return
+            await asyncio.sleep(0.02)
+
+    async def _kill_node(self, name: str, away: float) -> None:
+        async with self._holding(name) as free:
+            if free:
+                self.say(f"kill {name} for {away:.1f} s")
+                await self._stage.end(name, signal.SIGKILL)
+                await asyncio.sleep(away)
+                await self._start(name)
+
+    async def _term(self) -> None:
+        name = self._some_worker()
+        async with self._holding(name) as free:
+            if not free:
+                return
+            self.say(f"term {name}")
+            code = await self._stage.end(name, signal.SIGTERM)
+            self.say(f"{name} has drained")
+            if code:
+                self._stage.crashes.append(f"{name} ended with {code} after SIGTERM")
+            await self._start(name)
+
+    async def _start(self, name: str) -> None:
+        """Start a node again, and wait until it answers."""
+        await self._stage.start(name)
+        for _ in range(600):
+            self._stage.look_for_crashes()
+            try:
+                await self._stage.held(name)
+            except OSError:
+                await asyncio.sleep(0.1)
+            else:
+                self.say(f"{name} is back")
+                return
+
+    async def _pause(self) -> None:
+        await self._pause_node(self._some_worker())
+
+    async def _pause_node(self, name: str) -> None:
+        async with self._holding(name) as free:
+            if not free:
+                return
+            node, seconds = self._stage.nodes[name], self._draw.choice((0.3, 1.5, 3.0, 5.0))
+            self.say(f"pause {name} for {seconds} s")
+            node.process.send_signal(signal.SIGSTOP)
+            node.stopped = True
+            await asyncio.sleep(seconds)
+            node.process.send_signal(signal.SIGCONT)
+            node.stopped = False
+
+    def _some_worker(self, kind: str = "") -> str:
+        """A worker to which nothing is done just now, mostly one whose fellow is well."""
+        names = [name for name in NODES if name != ROUTER and name.startswith(kind)]
+        free = [name for name in names if name not in self._busy] or names
+        alone = {name.partition("-")[0] for name in self._busy}
+        kept = [name for name in free if name.partition("-")[0] not in alone]
+        return self._draw.choice(kept if kept and self._draw.random() < 0.7 else free)
+
+    @asynccontextmanager
+    async def _holding(self, name: str) -> AsyncIterator[bool]:
+        """The node for one fault alone; False where another has it already."""
+        if name in self._busy:
+            yield False
+            return
+        self._busy.add(name)
+        try:
+            with self._broken(router=name == ROUTER):
+                yield True
+        finally:
+            self._busy.discard(name)
+
+    # --- links ----------------------------------------------------------------------------------------------
+
+    def _some_link(self) -> WanProxy:
+        return self._draw.choice(list(self._stage.links.values()))
+
+    async def _cut_links(self, links: Sequence[WanProxy], *, silent: bool) -> None:
+        mine = [link for link in links if link not in self._cut]
+        seconds = self._draw.choice((0.5, 1.5, 3.0, 5.0))
+        self.say(f"cut {len(mine)} links{' silently' if silent else ''} for {seconds} s: {self._names(mine)}")
+        self._cut |= set(mine)
+        with self._broken():
+            for link in mine:
+                link.cut(silent=silent)
+            await asyncio.sleep(seconds)
+            for link in mine:
+                link.heal()
+        self._cut -= set(mine)
+
+    async def _delay(self) -> None:
+        """One link's packets take 2 s more, for some seconds."""
+        link = self._some_link()
+        self.say(f"delay {self._names([link])}")
+        with self._broken():
+            for shaper in link.shapers:
+                shaper.delay += _DELAY / 2
+            await asyncio.sleep(self._draw.uniform(3.0, 6.0))
+            for shaper in link.shapers:
+                shaper.delay -= _DELAY / 2
+
+    def _names(self, links: Sequence[WanProxy]) -> str:
+        return ", ".join(f"{a}>{b}" for (a, b), link in self._stage.links.items() if link in links)
+
+    @contextmanager
+    def _broken(self, *, router: bool = False) -> Iterator[None]:
+        """A time of trouble."""
+        clock = asyncio.get_running_loop().time
+        spans = [self._trouble.spans, *([self._trouble.router] if router else [])]
+        open_span = (clock(), _NEVER)
+        for one in spans:
+            one.append(open_span)
+        try:
+            yield
+        finally:
+            for one in spans:
+                one.remove(open_span)
+                one.append((open_span[0], clock()))
+
+    def say(self, what: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self.notes.append(f"{datetime.now(UTC):%H:%M:%S.%f} {now:.2f} {what}")

@@ -1,0 +1,134 @@
+"""What a client was told, against what the synthetic engine must say: wrong, doubled and missing ids, and
+errors that the failure table does not allow. Knows no sockets and no faults beyond when they were."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+_SEEN = 6  # ids that have to agree for a run to be found again elsewhere
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How two runs of ids differ: counts of ids of each kind; all zero where they do not."""
+
+    wrong: int = 0
+    duplicated: int = 0
+    missing: int = 0
+    at: int = -1
+
+    def __bool__(self) -> bool:
+        return self.at >= 0
+
+
+def difference(told: Sequence[int], expected: Sequence[int], *, ended: bool) -> Difference:
+    """`told` has to be the beginning of `expected`, and all of it where the answer has `ended`."""
+    same = next((at for at, (a, b) in enumerate(zip(told, expected, strict=False)) if a != b), None)
+    if same is None:
+        if len(told) > len(expected):
+            return Difference(duplicated=len(told) - len(expected), at=len(expected))
+        if ended and len(told) < len(expected):
+            return Difference(missing=len(expected) - len(told), at=len(told))
+        return Difference()
+    rest = list(told[same : same + _SEEN])
+    if len(rest) == _SEEN:
+        for shift in range(1, len(expected)):
+            if same >= shift and list(expected[same - shift : same - shift + _SEEN]) == rest:
+                return Difference(duplicated=shift, at=same)
+            if list(expected[same + shift : same + shift + _SEEN]) == rest:
+                return Difference(missing=shift, at=same)
+    return Difference(wrong=len(told) - same, at=same)
+
+
+@dataclass
+class Trouble:
+    """When something was broken on purpose: spans of loop time. `router` spans also end streams rightly."""
+
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    router: list[tuple[float, float]] = field(default_factory=list)
+
+    def during(self, began: float, ended: float, *, after: float) -> bool:
+        """Whether anything was broken in this time, or up to `after` seconds before it."""
+        return any(start <= ended and stop + after >= began for start, stop in self.spans)
+
+    def router_during(self, began: float, ended: float, *, after: float) -> bool:
+        """The same for the router alone."""
+        return any(start <= ended and stop + after >= began for start, stop in self.router)
+
+    def calm(self, began: float, ended: float) -> float:
+        """Seconds of this time in which nothing was broken."""
+        broken, reached = 0.0, began
+        for start, stop in sorted(self.spans):
+            start, stop = max(start, reached), min(stop, ended)
+            if stop > start:
+                broken += stop - start
+                reached = stop
+        return ended - began - broken
+
+
+@dataclass
+class Tally:
+    """Everything counted over a run."""
+
+    requests: int = 0
+    finished: int = 0
+    left: int = 0
+    wrong: int = 0
+    duplicated: int = 0
+    missing: int = 0
+    hangs: int = 0
+    lost: int = 0
+    excused: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    not_allowed: Counter[str] = field(default_factory=Counter)
+    pipelines: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    def differs(self, found: Difference, note: str) -> None:
+        """One answer's ids are not the expected ones."""
+        self.wrong += found.wrong
+        self.duplicated += found.duplicated
+        self.missing += found.missing
+        self.notes.append(f"{found} {note}")
+
+    @property
+    def survived(self) -> float:
+        """Part of the accepted requests that came to their end, without those that the failure table ends."""
+        told = self.finished + self.lost
+        return self.finished / told if told else 1.0
+
+
+def verdict(
+    tally: Tally,
+    faults: Mapping[str, int],
+    leaks: Mapping[str, Mapping[str, float]],
+    recovery: Sequence[float],
+    crashes: Sequence[str],
+) -> dict[str, object]:
+    """The one line of a run."""
+    return {
+        "faults": dict(faults),
+        "requests": tally.requests,
+        "wrong_tokens": tally.wrong,
+        "duplicated": tally.duplicated,
+        "missing": tally.missing,
+        "client_errors": dict(tally.errors),
+        "errors_not_allowed": dict(tally.not_allowed),
+        "hangs": tally.hangs,
+        "leaks": {node: dict(found) for node, found in leaks.items()},
+        "survived_ratio": round(tally.survived, 5),
+        "recovery_s": [round(one, 2) for one in recovery],
+        "finished": tally.finished,
+        "left": tally.left,
+        "ended_with_the_router": tally.excused,
+        "pipelines": dict(tally.pipelines),
+        "crashes": list(crashes),
+    }
+
+
+def is_red(line: Mapping[str, object]) -> bool:
+    """Whether a run has failed by what it found, timing aside."""
+    keys = ("wrong_tokens", "duplicated", "missing", "hangs", "leaks", "crashes")
+    return any(line[key] for key in keys)

@@ -1,0 +1,290 @@
+"""A mesh of real processes whose every connection goes through a proxy of its own, so that each can be cut,
+slowed and healed alone.
+
+Knows how to start, kill, stop and look into nodes. Does not decide what is done to them, and knows no client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.wan.proxy import WanProxy
+from shared.runtime.children import Children
+from shared.runtime.mesh_file import load_mesh
+from shared.runtime.settings import MeshConfig, NodeConfig, RoleName
+from tests.support.small_tokenizer import small_tokenizer
+
+ROUTER = "router-0"
+NODES: Mapping[str, tuple[RoleName, str]] = {
+    ROUTER: ("router", "a"),
+    "main-0": ("main_decode", "b"),
+    "main-1": ("main_decode", "b"),
+    "relay-0": ("relay", "a"),
+    "relay-1": ("relay", "a"),
+    "prefill-0": ("prefill", "a"),
+    "prefill-1": ("prefill", "a"),
+}
+"""Node -> role and datacenter."""
+POOL_BLOCKS = 1024
+BLOCK_TOKENS = 16
+START_WITHIN = 90.0
+_SENDS_TO: Mapping[RoleName, tuple[RoleName, ...]] = {
+    "prefill": ("relay", "main_decode", "router"),
+    "relay": ("main_decode", "router"),
+    "main_decode": ("router",),
+    "router": (),
+}
+
+
+@dataclass
+class Node:
+    """One process, as it is wanted: `up` while it is to run, `stopped` while it is held by SIGSTOP."""
+
+    name: str
+    role: RoleName
+    process: asyncio.subprocess.Process
+    up: bool = True
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds: `counts` of its books, and open sockets."""
+
+    counts: Mapping[str, float]
+    sockets: int
+
+
+@dataclass
+class Stage:
+    """The mesh: nodes by name, a proxy for each pair of nodes that have a session."""
+
+    children: Children
+    http: Mapping[str, str]
+    links: dict[tuple[str, str], WanProxy]
+    logs: Path
+    nodes: dict[str, Node] = field(default_factory=dict)
+    crashes: list[str] = field(default_factory=list)
+    restarts: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.http[ROUTER]}"
+
+    @property
+    def line(self) -> list[WanProxy]:
+        """The links that join the two datacenters."""
+        return [link for ends, link in self.links.items() if NODES[ends[0]][1] != NODES[ends[1]][1]]
+
+    async def start(self, name: str) -> None:
+        """Start a node, or start it again at the same addresses."""
+        process = await self.children.start(name)
+        self.restarts += name in self.nodes
+        self.nodes[name] = Node(name, NODES[name][0], process)
+
+    async def end(self, name: str, number: signal.Signals) -> int:
+        """Send the node a signal that ends it, and wait; its exit code."""
+        node = self.nodes[name]
+        node.up = False
+        node.process.send_signal(number)
+        return await node.process.wait()
+
+    def look_for_crashes(self) -> None:
+        """Note nodes that have ended though nobody asked them to."""
+        for node in self.nodes.values():
+            if node.up and node.process.returncode is not None:
+                node.up = False
+                self.crashes.append(f"{node.name} ended with {node.process.returncode}")
+
+    async def ready(self) -> bool:
+        """Whether the router can use every node, and all have their sessions."""
+        if not all(node.up and not node.stopped for node in self.nodes.values()):
+            return False
+        try:
+            told = json.loads(await asyncio.to_thread(_get, f"{self.url}/ready"))
+        except (OSError, ValueError):
+            return False
+        workers = {one["node"]: one for one in told["workers"]}
+        return set(workers) == set(NODES) - {ROUTER} and all(
+            one["usable"] and _peers(name) <= set(one["peers"]) for name, one in workers.items()
+        )
+
+    async def until_ready(self, within: float) -> float | None:
+        """Seconds until `ready`; None where it does not come."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while clock() - began < within:
+            self.look_for_crashes()
+            if await self.ready():
+                return clock() - began
+            await asyncio.sleep(0.1)
+        return None
+
+    async def held(self, name: str) -> Held:
+        """What a process holds now. Raises OSError where it does not answer."""
+        text = (await asyncio.to_thread(_get, f"http://{self.http[name]}/metrics")).decode()
+        counts: dict[str, float] = {}
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                key, _, value = line.rpartition(" ")
+                metric = key.partition("{")[0].removeprefix("pdd_")
+                counts[metric] = counts.get(metric, 0.0) + float(value)
+        return Held(counts, _sockets(self.nodes[name].process.pid))
+
+
+def leaked(role: RoleName, held: Held, sockets: int) -> dict[str, float]:
+    """What of a process that should be at rest is not; `sockets` it had at rest before."""
+    counts = held.counts
+    found = {name: count for name, count in counts.items() if name.startswith("held_") and count}
+    if role == "router":
+        names = ("requests_live", "requests_waiting", "streams_live")
+        found |= {name: counts[name] for name in names if counts[name]}
+    else:
+        away = counts["pool_blocks"] - counts["pool_free"] - counts["pool_cached"]
+        if away:
+            found["blocks"] = away
+    if held.sockets > sockets:
+        found["sockets"] = held.sockets - sockets
+    return found
+
+
+@contextlib.asynccontextmanager
+async def open_stage(directory: Path, *, rate_mbit: float, rtt_ms: float) -> AsyncIterator[Stage]:
+    """All nodes and links, ready. Everything is ended on leaving."""
+    model = small_tokenizer(directory / "model")
+    async with contextlib.AsyncExitStack() as stack:
+        ports = {name: stack.enter_context(_reserved()) for name in NODES}
+        http = {name: f"127.0.0.1:{stack.enter_context(_reserved())}" for name in NODES}
+        links: dict[tuple[str, str], WanProxy] = {}
+        routes: dict[tuple[str, str], int] = {}
+        for source, target in _pairs():
+            far = NODES[source][1] != NODES[target][1]
+            link = WanProxy(rate_mbit if far else 0.0, rtt_ms if far else 0.0)
+            links[source, target] = await stack.enter_async_context(link)
+            routes[source, target] = await link.route("127.0.0.1", ports[target])
+        config = directory / "mesh.toml"
+        config.write_text(_mesh_file(model, ports, http, routes, rtt_ms), encoding="utf-8")
+        mesh: MeshConfig = load_mesh(config)
+        children = await stack.enter_async_context(Children(mesh, config, directory / "logs"))
+        stage = Stage(children, http, links, directory / "logs")
+        try:
+            for name in NODES:
+                await stage.start(name)
+            await children.wait_ready(_answers, timeout=START_WITHIN)
+            if await stage.until_ready(START_WITHIN) is None:
+                raise TimeoutError(f"the mesh is not ready after {START_WITHIN} s; logs in {stage.logs}")
+            yield stage
+        finally:
+            for node in stage.nodes.values():
+                if node.stopped and node.process.returncode is None:
+                    node.process.send_signal(signal.SIGCONT)
+
+
+def _pairs() -> list[tuple[str, str]]:
+    """Who dials whom."""
+    return [
+        (source, target)
+        for source, (role, _) in NODES.items()
+        for target, (other, _) in NODES.items()
+        if other in _SENDS_TO[role]
+    ]
+
+
+def _peers(name: str) -> set[str]:
+    """The workers with whom a worker has a KV session."""
+    return {a if b == name else b for a, b in _pairs() if name in (a, b)} - {ROUTER}
+
+
+def _answers(node: NodeConfig) -> bool:
+    try:
+        _get(f"http://{node.http}/health")
+    except OSError:
+        return False
+    return True
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=5.0) as answer:
+        body: bytes = answer.read()
+    return body
+
+
+def _sockets(pid: int) -> int:
+    """Open sockets of a process that are no listening or internal ones of their own: all that it has."""
+    count = 0
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                count += str(file.readlink()).startswith("socket:")
+    return count
+
+
+@contextlib.contextmanager
+def _reserved() -> Iterator[int]:
+    """A free port that stays ours: a socket is bound to it and never listens."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
+
+
+def _mesh_file(
+    model: Path,
+    ports: Mapping[str, int],
+    http: Mapping[str, str],
+    routes: Mapping[tuple[str, str], int],
+    rtt_ms: float,
+) -> str:
+    """mesh.toml. A TOML basic string is a JSON string. The policy lets every pipeline be taken by some
+    requests of a few hundred tokens."""
+    text = [
+        "[model]",
+        f"path = {json.dumps(str(model))}",
+        'name = "chaos"',
+        'engine = "synthetic"',
+        f"block_tokens = {BLOCK_TOKENS}",
+        "max_context = 4096",
+        "[synthetic]",
+        f"block_bytes = {BLOCK_TOKENS * 1024}",
+        "step_ms = 5.0",
+        "[policy.router]",
+        "md_local_tokens = 64",
+        "relay_margin = 0.0",
+        "catch_up_backlog = 16",
+        "singular_min_uncached = 512",
+        "singular_pool_fraction = 0.3",
+        "[[datacenters]]",
+        'name = "a"',
+        "[[datacenters]]",
+        'name = "b"',
+        "[[lines]]",
+        'name = "a-b"',
+        'between = ["a", "b"]',
+        f"rtt_ms = {rtt_ms}",
+    ]
+    for name, (role, datacenter) in NODES.items():
+        text += [
+            "[[nodes]]",
+            f'name = "{name}"',
+            f'role = "{role}"',
+            f'datacenter = "{datacenter}"',
+            f'listen = "127.0.0.1:{ports[name]}"',
+            f'http = "{http[name]}"',
+            f"pool_blocks = {POOL_BLOCKS}",
+        ]
+    for (source, target), port in routes.items():
+        text += [
+            "[[routes]]",
+            f'source = "{source}"',
+            f'target = "{target}"',
+            f'address = "127.0.0.1:{port}"',
+        ]
+    return "\n".join(text) + "\n"
