@@ -1,4 +1,4 @@
-"""Whether an Attach may be followed: its target is who it was, and both ends mean the same chain of blocks."""
+"""Whether an Attach may be followed: its target is who it was, both ends mean the same chain of blocks."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Carriage:
         return len(self._carriers)
 
     def begin(self, transfer: Transfer) -> list[Transfer]:
-        """A transfer opens. An urgent one takes over what slow ones have still to send; it leaves the rest."""
+        """A transfer opens. An urgent one takes over what slow ones have still to send, no more."""
         changed: dict[bytes, Transfer] = {}
         for block in transfer.wanted:
             known = self._carriers.get((transfer.target, transfer.hashes[block]))
