@@ -89,7 +89,8 @@ class Inbound:
                 self._on_event(stream, event, now)
         except Remote as error:
             self._break(stream, error, now)
-        stream.write(stream.connection.take_output())
+        if stream.connection.has_output:
+            stream.write(stream.connection.take_output())
         peer = self._book.of(stream)
         if peer is not None:
             peer.liveness.heard(now, control=stream is peer.control)

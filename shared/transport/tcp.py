@@ -104,8 +104,7 @@ class Stream(asyncio.BufferedProtocol):
         return self.connection.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self.over:
-            self.connection.buffer_updated(nbytes)
+        if not self.over and self.connection.buffer_updated(nbytes):
             self._owner.on_bytes(self)
 
     def eof_received(self) -> bool:

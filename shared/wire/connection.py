@@ -103,8 +103,13 @@ class Connection:
     def get_buffer(self) -> memoryview:
         return self._parser.get_buffer()
 
-    def buffer_updated(self, count: int) -> None:
-        self._parser.buffer_updated(count)
+    def buffer_updated(self, count: int) -> bool:
+        """False: in the middle of a chunk, there is no event to ask for."""
+        return self._parser.buffer_updated(count)
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self._output)
 
     def take_output(self) -> bytes:
         """Bytes to send now: the handshake's frames."""

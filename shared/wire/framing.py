@@ -159,12 +159,14 @@ class FrameParser:
             self._start, self._end = 0, kept
         return self._view[self._end : min(READ_AHEAD, self._end + max(need, self._read_ahead))]
 
-    def buffer_updated(self, count: int) -> None:
-        """`count` bytes were put at the front of what `get_buffer` gave last."""
+    def buffer_updated(self, count: int) -> bool:
+        """`count` bytes were put at the front of what `get_buffer` gave last. False: in the middle of a
+        chunk, there is no event to ask for."""
         if self._sink is not None:
             self._filled += count
-        else:
-            self._end += count
+            return self._filled == len(self._sink)
+        self._end += count
+        return True
 
     def next_event(self) -> FrameEvent | None:
         """The next frame, or None until more bytes are here."""
