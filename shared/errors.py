@@ -212,6 +212,13 @@ class UnknownModel(ApiError):
     status: ClassVar[int] = 404
 
 
+class UnknownResponse(ApiError):
+    """An answer that a client names and that is not kept here (any more)."""
+
+    code: ClassVar[str] = "response_not_found"
+    status: ClassVar[int] = 404
+
+
 class NotBuilt(ApiError):
     """A parameter or endpoint this service knows of and does not serve."""
 

@@ -112,6 +112,8 @@ _LIMITS: Mapping[type[msgspec.Struct], Mapping[str, Limit]] = {
         "max_choices": _AT_LEAST_ONE,
         "thread_chars": _NOT_NEGATIVE,
         "tokenize_threads": _AT_LEAST_ONE,
+        "responses_bytes": _NOT_NEGATIVE,
+        "responses_ttl": _POSITIVE,
     },
     LinkPolicy: {"bulk_connections": Limit(least=1, most=64)},
     LinePolicy: {"oldest_share": _FRACTION},

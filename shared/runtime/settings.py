@@ -149,11 +149,16 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Texts tokenized in threads at the same time."""
     tool_format: Literal["auto", "hermes", "llama3_json", "smollm2", "none"] = "auto"
     """How the model writes calls of tools: `hermes` (Hermes and Qwen, `<tool_call>` around a JSON object),
-    `llama3_json` (Llama 3, bare JSON), `smollm2` (SmolLM2, `<tool_call>` around a list). `auto` goes by its chat
-    template; `none` refuses tools."""
+    `llama3_json` (Llama 3, bare JSON), `smollm2` (SmolLM2, `<tool_call>` around a list). `auto` goes by its
+    chat template; `none` refuses tools."""
+    responses_bytes: int = 64 << 20
+    """Bytes of conversations kept for `previous_response_id` of /v1/responses; of the tenant that has most,
+    the oldest goes first."""
+    responses_ttl: float = 3600.0
+    """Seconds they are kept after their last use."""
     reasoning_format: Literal["auto", "think", "none"] = "auto"
-    """Whether thoughts between `<think>` and `</think>` are told apart from answers; `auto`: where the chat template
-    knows these marks."""
+    """Whether thoughts between `<think>` and `</think>` are told apart from answers; `auto`: where the chat
+    template knows these marks."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -151,7 +151,7 @@ async def test_the_official_clients_errors(tokenizer: Tokenizer) -> None:
             with pytest.raises(openai.NotFoundError):
                 await client.chat.completions.create(model="other", messages=MESSAGES)
             with pytest.raises(openai.InternalServerError) as refused:
-                await client.responses.create(model=MODEL, input="x")
+                await client.embeddings.create(model=MODEL, input="x")
             assert refused.value.status_code == 501
             asked = asyncio.ensure_future(
                 client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)

@@ -90,10 +90,13 @@ SHELLS = (
     "services.router.front.app",
     "services.router.front.chats",
     "services.router.front.delivery",
+    "services.router.front.desk",
     "services.router.front.endpoints",
     "services.router.front.generation",
     "services.router.front.intake",
+    "services.router.front.messages.endpoint",
     "services.router.front.prompts",
+    "services.router.front.responses.endpoint",
     "services.router.front.runs",
     "services.router.front.template",  # a chat template may ask for the date
 )

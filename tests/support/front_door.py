@@ -104,6 +104,19 @@ def sse(text: str) -> list[Any]:
     return found
 
 
+def named_events(text: str) -> list[Any]:
+    """Events of a stream in which each has its type for a name; pings and comments left out."""
+    found: list[Any] = []
+    for block in text.split("\n\n"):
+        lines = block.split("\n")
+        if block == "" or block.startswith(": ") or lines[0] == "event: ping":
+            continue
+        data = json.loads(lines[1].removeprefix("data: "))
+        assert lines == [f"event: {data['type']}", lines[1]], block
+        found.append(data)
+    return found
+
+
 class Wire:
     """One ASGI request by hand: the test decides when the client reads, and when it leaves."""
 

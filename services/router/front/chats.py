@@ -28,6 +28,15 @@ from shared.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """What an API calls its parameters, for errors."""
+
+    prompt: str = "messages"
+    max_tokens: str = ""
+    """Empty: chat's own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A conversation, read and tokenized."""
 
@@ -42,7 +51,7 @@ class Chats:
 
     def __init__(self, runs: Runs, habits: Habits) -> None:
         self.runs = runs
-        self._habits = habits
+        self.habits = habits
 
     async def chat(self, receive: Receive, call: Call, ask: ChatAsk) -> Response:
         """Answer in chat's own shape."""
@@ -62,19 +71,19 @@ class Chats:
         kind: str,
         reply: Callable[[Run], Reply],
         dialect: Dialect = OPENAI,
-        prompt_name: str = "messages",
+        names: Names | None = None,
     ) -> Response:
-        """Generate and deliver. `kind`: what the answer's name begins with; `prompt_name`: the parameter that
-        errors about length name."""
+        """Generate and deliver. `kind`: what the answer's name begins with."""
+        names = names or Names()
         ask = asked.ask
         max_tokens, name = chat_max_tokens(ask)
         plan = Plan(
             max_tokens,
-            name,
+            names.max_tokens or name,
             None,
             chat_top(ask),
             asked.session,
-            prompt_name,
+            names.prompt,
             asked.reading,
             ask.parallel_tool_calls is False,
         )
@@ -94,9 +103,9 @@ class Chats:
         )
         prompt = await self.runs.prompts.chat(dialogue, self.runs.style(call, ask, add_special=False))
         reading = Reading(
-            self._habits.format if calling else None,
+            self.habits.format if calling else None,
             frozenset(tool.function.name for tool in ask.tools or () if tool.function is not None),
-            self._habits.thinks,
+            self.habits.thinks,
             (prompt.text or "").rstrip().endswith(thinking.OPEN),
         )
         session = session_of(ask, dialogue.messages, call.tenant.name)
@@ -115,14 +124,14 @@ class Chats:
         if not messages:
             raise InvalidRequest("messages: the list is empty; send at least one message", "messages")
         offered = read_tools(tools or ())
-        told = with_tools(self._habits, read_messages(messages), offered)
-        native = offered if self._habits.takes_tools else ()
+        told = with_tools(self.habits, read_messages(messages), offered)
+        native = offered if self.habits.takes_tools else ()
         return Dialogue(told, native, template_options(options), add_generation_prompt, open_end)
 
     def _silenced(self, ask: ChatAsk) -> ChatAsk:
         """With tools on offer and none to be called: they stay in the prompt, so that its cache holds, and
         the mark that begins a call is never drawn, where it is a token."""
-        form = self._habits.format
+        form = self.habits.format
         mark = None
         if ask.tools and form is not None:
             mark = self.runs.prompts.tokenizer.vocabulary.added_id(form.mark)

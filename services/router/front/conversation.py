@@ -36,6 +36,16 @@ def read_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return made
 
 
+def join_words(texts: Sequence[str]) -> str:
+    """One answer's words that stand apart: joined as they are where white space parts them, else by a line
+    end."""
+    joined = ""
+    for text in texts:
+        parted = not joined or not text or joined[-1].isspace() or text[0].isspace()
+        joined += text if parted else "\n" + text
+    return joined
+
+
 def read_arguments(text: str, path: str) -> WrittenJson:
     """A call's arguments: the object, and the text it came as."""
     if not text.strip():

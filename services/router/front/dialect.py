@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from services.router.front.failures import body_of
+from services.router.front.failures import body_of, messages_body_of
 from shared.errors import MeshError
 
 Chunk = msgspec.Struct | Mapping[str, Any]
@@ -38,4 +38,7 @@ class Dialect:
 
 
 OPENAI = Dialect(named=False, silence=b": waiting\n\n", done=b"data: [DONE]\n\n", body=body_of)
+MESSAGES = Dialect(
+    named=True, silence=b'event: ping\ndata: {"type": "ping"}\n\n', done=b"", body=messages_body_of
+)
 RESPONSES = Dialect(named=True, silence=b": waiting\n\n", done=b"", body=body_of)

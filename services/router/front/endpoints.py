@@ -62,7 +62,7 @@ class Endpoints:
         )
         return await runs.deliver(receive, call, ask, run, reply)
 
-    async def tokenize(self, call: Call, ask: TokenizeAsk) -> Response:
+    async def tokenize(self, _receive: Receive, call: Call, ask: TokenizeAsk) -> Response:
         """Ids of a text or of messages, in vLLM's shape."""
         self._runs.check_model(ask.model)
         if (ask.prompt is None) == (ask.messages is None):
@@ -86,7 +86,7 @@ class Endpoints:
             answer.token_strs = [self._prompts.tokenizer.token(token) for token in prompt.ids]
         return json_response(answer, headers_for(call))
 
-    def detokenize(self, call: Call, ask: DetokenizeAsk) -> Response:
+    async def detokenize(self, _receive: Receive, call: Call, ask: DetokenizeAsk) -> Response:
         """Text of ids, in vLLM's shape."""
         self._runs.check_model(ask.model)
         size = self._runs.limits().vocab_size
@@ -99,7 +99,7 @@ class Endpoints:
         text = self._prompts.tokenizer.decode(ask.tokens)
         return json_response(DetokenizeAnswer(prompt=text), headers_for(call))
 
-    def models(self, call: Call) -> Response:
+    def models(self, call: Call, _name: str) -> Response:
         """The one model that is served."""
         return json_response(ModelList(data=[self._card()]), headers_for(call))
 

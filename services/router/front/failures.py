@@ -10,6 +10,16 @@ from shared.errors import ApiError, MeshError, Overloaded
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 501: "not_implemented_error"}
 
+_MESSAGES_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    501: "not_implemented_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
 
 def status_of(error: MeshError) -> int:
     """HTTP status; anything a client has no part in is 500."""
@@ -26,6 +36,17 @@ def error_body(message: str, status: int, code: str, param: str | None = None) -
     """The same for an error that has no class."""
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def messages_body_of(error: MeshError) -> dict[str, Any]:
+    """The same in Anthropic's shape: `{"type": "error", "error": {type, message}}`."""
+    return messages_error(str(error), status_of(error))
+
+
+def messages_error(message: str, status: int) -> dict[str, Any]:
+    """The same for an error that has no class."""
+    kind = _MESSAGES_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def headers_of(error: MeshError) -> dict[str, str]:

@@ -21,6 +21,8 @@ class Habits:
     single_calls: bool = False
     """Whether its template refuses a turn with several calls."""
     thinks: bool = False
+    thought_option: bool = False
+    """Whether its template can keep it from thinking (`enable_thinking`)."""
 
 
 def read_habits(
@@ -44,6 +46,7 @@ def read_habits(
         takes_tools=re.search(r"\btools\b", source) is not None,
         single_calls="single tool-calls" in source,
         thinks=thinks,
+        thought_option="enable_thinking" in source,
     )
 
 

@@ -8,6 +8,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from services.router.front.keys import Keys, Tenant
@@ -51,7 +52,7 @@ def echo_id(request: Request, fresh: str) -> str:
 def read_call(request: Request, keys: Keys, *, name: str, now: float) -> Call:
     """Check the headers. Raises BadKey, InvalidRequest."""
     headers = request.headers
-    tenant = keys.tenant(headers.get("authorization"))
+    tenant = keys.tenant(_key(headers))
     parent = headers.get("traceparent", "")
     return Call(
         tenant=tenant,
@@ -84,6 +85,12 @@ async def read_body(request: Request, most: int, seconds: float) -> bytes:
     except TimeoutError as error:
         raise BodyTimeout(f"the body did not come within {seconds:g} s; send it without pauses") from error
     return b"".join(parts)
+
+
+def _key(headers: Headers) -> str | None:
+    """The Authorization header; else the key that Anthropic's clients send by itself."""
+    alone = headers.get("x-api-key")
+    return headers.get("authorization") or (f"Bearer {alone}" if alone else None)
 
 
 def _without(value: str) -> frozenset[str]:

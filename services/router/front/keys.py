@@ -48,7 +48,7 @@ class Keys:
             return Tenant("")
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
-            raise BadKey("no API key; send it as `Authorization: Bearer KEY`")
+            raise BadKey("no API key; send it as `Authorization: Bearer KEY` (or as `x-api-key`)")
         given = _digest(key.strip())
         found: Tenant | None = None
         for digest, tenant in self._entries:

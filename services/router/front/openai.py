@@ -212,12 +212,13 @@ class DetokenizeAsk(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def read(body: bytes, kind: type[T]) -> T:
-    """Decode a body. Raises InvalidRequest with the parameter's path, what was expected and the value."""
+def read(body: bytes, kind: type[T], base: str = "") -> T:
+    """Decode a body, or the part of one that stands at `base`. Raises InvalidRequest with the parameter's
+    path, what was expected and the value."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise _invalid(body, str(error)) from error
+        raise _invalid(body, str(error), base) from error
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the body is no JSON: {error}; send one JSON object") from error
     except UnicodeDecodeError as error:
@@ -226,21 +227,28 @@ def read(body: bytes, kind: type[T]) -> T:
         raise InvalidRequest("the body nests too deeply; send JSON of a few levels") from error
 
 
-def _invalid(body: bytes, message: str) -> InvalidRequest:
+class Kind(msgspec.Struct):
+    """What a part of a body says that it is."""
+
+    type: str | None = None
+
+
+def _invalid(body: bytes, message: str, base: str) -> InvalidRequest:
     """msgspec's `Expected ... - at `$.stop[0]`` with the parameter first and the value last."""
     what, _, where = message.partition(" - at ")
     path = where.rpartition("`$")[2].rstrip("`").lstrip(".")
+    whole = ".".join(part for part in (base, path) if part)
     if what.startswith("Object contains unknown field"):
         field = what.split("`")[1]
-        param = f"{path}.{field}" if path else field
+        param = f"{whole}.{field}" if whole else field
         return InvalidRequest(f"{param}: unknown parameter; leave it out", param)
     if what.startswith("Object missing required field"):
         field = what.split("`")[1]
-        param = f"{path}.{field}" if path else field
+        param = f"{whole}.{field}" if whole else field
         return InvalidRequest(f"{param}: required, and not there", param)
-    if not path:
+    if not whole:
         return InvalidRequest(f"the body: {what[:1].lower()}{what[1:]}")
-    param = path.replace("[...]", "")
+    param = whole.replace("[...]", "")
     return InvalidRequest(f"{param}: {what[:1].lower()}{what[1:]}; got {_value(body, path)}", param)
 
 
@@ -248,7 +256,7 @@ def _value(body: bytes, path: str) -> str:
     """The value at a path, shortened, for an error."""
     try:
         value: Any = msgspec.json.decode(body)
-        for step in path.partition("[...]")[0].replace("]", "").replace("[", ".").split("."):
+        for step in path.partition("[...]")[0].replace("]", "").replace("[", ".").split(".") if path else ():
             value = value[int(step)] if isinstance(value, list) else value[step]
         shown = msgspec.json.encode(value).decode()
     except (msgspec.MsgspecError, RecursionError, LookupError, ValueError, TypeError):
