@@ -23,9 +23,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the faults, and of what clients ask")
     parser.add_argument("--clients", type=int, default=32, help="that ask at the same time (default 32)")
     parser.add_argument("--burst", type=int, default=Plan.burst, help="faults between two quiet windows")
+    parser.add_argument("--quiet", type=float, default=Plan.quiet, help="seconds of a quiet window")
     parser.add_argument("--logs", default="", help="directory of the nodes' logs (default: a temporary one)")
     options = parser.parse_args()
-    plan = Plan(seconds=options.seconds, seed=options.seed, clients=options.clients, burst=options.burst)
+    plan = Plan(
+        seconds=options.seconds,
+        seed=options.seed,
+        clients=options.clients,
+        burst=options.burst,
+        quiet=options.quiet,
+    )
     directory = Path(options.logs or tempfile.mkdtemp(prefix="pdd-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     sys.stdout.write(f"chaos for {plan.seconds:.0f} s, seed {plan.seed}; logs in {directory}\n")

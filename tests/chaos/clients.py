@@ -20,6 +20,8 @@ from tests.support.small_tokenizer import EOS
 
 HANG = 30.0
 """Seconds without a token and without an error, nothing being broken."""
+HANG_WHOLE = 90.0
+"""The same for an answer that comes at once."""
 AFTER = 10.0
 """Seconds after a fault in which a refusal may still be its consequence."""
 _CONTEXT = 1600  # ids from which on a session is given up
@@ -83,10 +85,17 @@ class Ask:
 
 @dataclass
 class Progress:
-    """When each client last saw something: what recovery and hangs are measured by."""
+    """When each client last saw something: what recovery and hangs are measured by. `slow` reads slowly, and
+    `blind` sees an answer when it is whole."""
 
     last: float
     slow: bool = False
+    blind: bool = False
+
+    @property
+    def watched(self) -> bool:
+        """Whether every token is seen when it comes."""
+        return not self.slow and not self.blind
 
 
 class Client:
@@ -173,7 +182,9 @@ class Client:
         leave = draw.uniform(0.0, 1.5) if way < 0.15 else None
         slow = 0.15 <= way < 0.2
         whole = 0.2 <= way < 0.3
-        self.progress = Progress(self._clock(), slow=slow)
+        if whole:
+            ask.max_tokens = min(ask.max_tokens, 60)
+        self.progress = Progress(self._clock(), slow=slow, blind=whole)
         self.ask = ask
         asking = asyncio.ensure_future(self._whole(ask) if whole else self._stream(ask, slow=slow))
         try:
@@ -195,7 +206,8 @@ class Client:
                 self._tally.left += 1
                 ask.error = "left"
                 return
-            if not self.progress.slow and self._trouble.calm(self.progress.last, now) > HANG:
+            patience = HANG_WHOLE if self.progress.blind else HANG
+            if not self.progress.slow and self._trouble.calm(self.progress.last, now) > patience:
                 self._tally.hangs += 1
                 self._tally.notes.append(f"hang of {self.name}: {_short(ask)}")
                 ask.error = "hang"
@@ -229,7 +241,7 @@ class Client:
                     ask.done = not ask.error
                 elif line.startswith("data: ") and ask.take(msgspec.json.decode(line[6:].encode())):
                     self._saw()
-                if slow and self._draw.random() < 0.1:
+                if slow and not self.stopping and self._draw.random() < 0.1:
                     self.slow_reads += 1
                     await asyncio.sleep(self._draw.uniform(0.1, 1.0))
 

@@ -253,7 +253,7 @@ def _mesh_file(
         f"block_tokens = {BLOCK_TOKENS}",
         "max_context = 4096",
         "[synthetic]",
-        f"block_bytes = {BLOCK_TOKENS * 1024}",
+        f"block_bytes = {BLOCK_TOKENS * 128}",
         "step_ms = 5.0",
         "[policy.router]",
         "md_local_tokens = 64",

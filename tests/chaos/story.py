@@ -34,7 +34,7 @@ class Plan:
     burst: int = 6
     gap: float = 1.5
     quiet: float = 10.0
-    rate_mbit: float = 40.0
+    rate_mbit: float = 8.0
     rtt_ms: float = 20.0
 
 
@@ -93,7 +93,7 @@ class Story:
         healed = self._faults.healed_at
         until = self._clock() + self._plan.quiet
         slowest = 0.0
-        missing = [client for client in self._clients if not client.progress.slow]
+        missing = [client for client in self._clients if client.progress.watched]
         while self._clock() < until:
             for task in running:
                 if task.done():
@@ -101,7 +101,7 @@ class Story:
             still = [client for client in missing if client.seen <= healed]
             if len(still) < len(missing):
                 slowest = self._clock() - healed
-            missing = still
+            missing = [client for client in still if client.progress.watched]
             await asyncio.sleep(0.05)
         self._recovery.append(self._plan.quiet if missing else slowest)
         self._faults.say(
@@ -151,6 +151,7 @@ class Story:
                     found = {"no answer": 1.0}
                 if found:
                     leaks[name] = found
+            self._faults.say(f"still held: {leaks}")
             if not leaks or self._clock() > until:
                 return leaks
             await asyncio.sleep(0.5)
