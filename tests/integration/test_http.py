@@ -18,10 +18,10 @@ from services.router.front.tokens import Tokenizer, load_tokenizer
 from services.router.requests import Broken, Done, Tokens
 from shared.errors import RequestFailed
 from shared.policy.config import RouterPolicy
-from shared.runtime.web import WebServer
 from shared.wire.messages import FinishReason, Role
 from tests.support.fake_generator import FakeGenerator, says
 from tests.support.front_door import MODEL, Door, ask
+from tests.support.served_front import serving
 from tests.support.small_tokenizer import small_tokenizer
 
 KEY = "key-of-acme"
@@ -31,29 +31,6 @@ MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "the q
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(small_tokenizer(Path(tmp_path_factory.mktemp("small")) / "model"))
-
-
-@contextlib.asynccontextmanager
-async def serving(door: Door, **bounds: float) -> AsyncIterator[int]:
-    """The door behind a socket; its port. At the end no task is left."""
-    before = asyncio.all_tasks()
-    server = WebServer(
-        door.app,
-        "127.0.0.1",
-        0,
-        drain=1,
-        max_header=int(bounds.get("max_header", 65536)),
-        head_timeout=bounds.get("head_timeout", 60.0),
-        slow_client=bounds.get("slow_client", 30.0),
-    )
-    port = await server.start()
-    try:
-        yield port
-    finally:
-        await server.stop()
-        left = asyncio.all_tasks() - before
-        assert not left, left
-        assert not door.generator.live
 
 
 @contextlib.asynccontextmanager
