@@ -258,7 +258,12 @@ class KvIn:
                 self._reports.report(now, arrival)
 
     def on_lost(self, node: str) -> None:
-        """The sender is lost: what has landed stays; the router finds another one."""
-        for arrival in self._arrivals.values():
-            if arrival.sender == node:
+        """The sender is lost: what has landed stays; the router finds another one. Nobody would for an
+        alignment: it is dropped, also where its sender has not shown itself yet and may have been the one.
+        """
+        for arrival in self.all():
+            if arrival.ticket in self.alignments and arrival.sender in (node, None):
+                arrival.sender = None
+                self.alignments.drop(arrival.ticket)
+            elif arrival.sender == node:
                 arrival.sender = None

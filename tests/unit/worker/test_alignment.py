@@ -117,6 +117,19 @@ def test_one_that_takes_too_long_is_dropped_by_both_ends() -> None:
     assert totals(bench, "md", "done") == 0
 
 
+@pytest.mark.parametrize("rate", [3000.0, 1.0], ids=["under_way", "nothing_sent"])
+def test_it_ends_with_its_sender(rate: float) -> None:
+    """No router would ask again: waiting for its time to be over would only keep blocks from others."""
+    bench = bench_of(rate=rate)
+    ended_before_its_cut(bench, align=True)
+    assert bench["md"].worker.counts()["alignments"] == 1
+    bench.sim.kill("p")
+    bench.sim.run(bench.sim.now + 60, stop=lambda: bench["md"].worker.idle())
+    assert bench.sim.now < 55
+    assert bench["md"].worker.idle()
+    assert totals(bench, "md", "dropped") == 1
+
+
 def test_it_gives_way_to_a_request_that_needs_its_blocks() -> None:
     bench = bench_of(rate=100.0, md_blocks=40, align_fraction=0.5, unlanded_fraction=1.0)
     ended_before_its_cut(bench, align=True)
