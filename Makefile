@@ -8,7 +8,7 @@ PY := .venv/bin/python
 CONFIG ?= deploy/mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check check-kernels check-deploy reference
+.PHONY: help setup demo serve test check check-kernels check-deploy reference bench-transport
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,3 +41,6 @@ check-deploy: setup ## verify the systemd units and their hardening (needs syste
 
 reference: setup ## write anew what is generated: deploy/mesh.schema.json, the lists in docs/operations.md
 	@$(PY) -m scripts.make_reference
+
+bench-transport: setup ## measure the KV transport beside its baselines (minutes; ARGS="--quick", "--full", "trace-mix wan")
+	@$(PY) -m benchmarks.transport $(ARGS)

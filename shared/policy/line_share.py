@@ -25,9 +25,16 @@ EVEN_PART = 0.1
 """Part of the cap that is dealt evenly among the senders with a backlog."""
 
 
-def shares(cap: float, reports: Mapping[str, SenderReport], oldest_share: float = 0.5) -> dict[str, float]:
+def shares(
+    cap: float, reports: Mapping[str, SenderReport], oldest_share: float = 0.5, horizon: float = 0.0
+) -> dict[str, float]:
     """Rate of each sender with a backlog, in bytes per second; they sum to `cap`. Ties go to the lower
-    name."""
+    name.
+
+    `horizon`: seconds until other shares can count. The sender with the shortest transfer is dealt no more
+    than it can use until then; what it leaves goes to the next shortest, so that little of the line is
+    granted to senders that run dry.
+    """
     waiting = {node: report for node, report in reports.items() if report.unsent > 0}
     if not waiting:
         return {}
@@ -35,9 +42,14 @@ def shares(cap: float, reports: Mapping[str, SenderReport], oldest_share: float 
     rates = dict.fromkeys(waiting, even)
     dealt = cap * (1 - EVEN_PART)
     oldest = min(waiting, key=lambda node: (-waiting[node].oldest_age, node))
-    shortest = min(waiting, key=lambda node: (waiting[node].smallest, node))
     rates[oldest] += dealt * oldest_share
-    rates[shortest] += dealt * (1 - oldest_share)
+    left = dealt * (1 - oldest_share)
+    order = sorted(waiting, key=lambda node: (waiting[node].smallest, node))
+    for node in order if horizon else ():
+        used = min(left, max(0.0, waiting[node].unsent / horizon - rates[node]))
+        rates[node] += used
+        left -= used
+    rates[order[0]] += left
     return rates
 
 

@@ -68,3 +68,16 @@ def test_no_share_is_above_the_cap() -> None:
     held = ShareHeld()
     held.grant(0.0, "r1", 1, 9 * CAP, ttl=1.0, senders=1)
     assert held.rate(0.5, CAP) == CAP
+
+
+def test_nobody_is_dealt_what_it_cannot_use_until_the_next_dealing() -> None:
+    reports = {
+        "dry": SenderReport(100_000, 100_000, 0.1),
+        "next": SenderReport(90_000_000, 2_000_000, 0.2),
+        "old": SenderReport(90_000_000, 9_000_000, 9.0),
+    }
+    rates = shares(CAP, reports, horizon=0.1)
+    assert sum(rates.values()) == pytest.approx(CAP)
+    assert rates["dry"] == pytest.approx(1e6)  # it is empty after 0.1 s
+    assert rates["old"] > rates["next"] > 0.3 * CAP
+    assert shares(CAP, {"a": SenderReport(1, 1, 0.0)}, horizon=0.1) == {"a": pytest.approx(CAP)}

@@ -1,0 +1,1 @@
+"""The KV transport and its send scheduling, measured beside what else there is."""

@@ -1,0 +1,85 @@
+"""Benchmarks of the KV transport: `python -m benchmarks.transport [CASE ...] [--quick | --full]`.
+
+Each case measures a baseline in the same run. Progress goes to stderr, a table and at last JSON lines
+to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.transport import trace_mix
+from benchmarks.transport.agentic import DEFAULT
+from benchmarks.transport.results import Result, machine, table
+
+Case = Callable[[argparse.Namespace], list[Result]]
+
+
+def trace_mix_case(options: argparse.Namespace) -> list[Result]:
+    """The agentic trace in virtual time."""
+    mix = trace_mix.Mix(
+        trace=options.trace,
+        seeds=(1, 2) if options.quick else (1, 2, 3, 4, 5),
+        rate=options.gbit * 1e9 / 8,
+        token_bytes=options.token_bytes,
+        idle=options.idle,
+        most_sessions=100 if options.quick else None,
+    )
+    runs = trace_mix.simulate(mix, options.processes)
+    target = options.plots / "trace-mix.png"
+    say(f"plot: {target}" if trace_mix.plot(runs, target) else "no plot: matplotlib is not installed")
+    return list(trace_mix.results(mix, runs))
+
+
+CASES: dict[str, Case] = {"trace-mix": trace_mix_case}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.transport",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="a sample: seconds, to see that it runs")
+    parser.add_argument("--full", action="store_true", help="the whole matrix")
+    parser.add_argument("--plots", type=Path, default=Path("build/plots"), help="where PNG files go")
+    trace = parser.add_argument_group("trace-mix")
+    trace.add_argument(
+        "--trace", type=Path, default=DEFAULT, help="agentic_sessions.jsonl.gz (default: %(default)s)"
+    )
+    trace.add_argument("--gbit", type=float, default=10.0, help="the line's rate")
+    trace.add_argument("--token-bytes", type=int, default=70_272, help="KV of one token")
+    trace.add_argument("--idle", type=float, default=0.0, help="seconds a prefix stays cached; 0: for ever")
+    trace.add_argument("--processes", type=int, default=2)
+    return parser
+
+
+def main() -> None:
+    parser = arguments()
+    options = parser.parse_args()
+    unknown = [name for name in options.cases if name not in CASES]
+    if unknown:
+        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    results: list[Result] = []
+    for name in options.cases or CASES:
+        began = time.monotonic()
+        results += CASES[name](options)
+        say(f"{name}: {time.monotonic() - began:.0f} s")
+    print(table(results))
+    print(json.dumps({"bench": "transport", **machine()}))
+    for result in results:
+        print(result.line())
+
+
+if __name__ == "__main__":
+    main()

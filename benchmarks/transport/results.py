@@ -1,0 +1,115 @@
+"""Numbers of one benchmark case: a table for people, JSON lines for programs, each beside its baseline."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Quartiles = tuple[float, float, float]
+
+
+def quartiles(values: Sequence[float]) -> Quartiles:
+    """Lower quartile, median, upper quartile; of one value all three are it."""
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line. `must`: the least ratio (or the most, where `most`) that is called met."""
+
+    case: str
+    value: float
+    unit: str
+    baseline: float | None = None
+    ratio: Quartiles | None = None
+    must: float | None = None
+    most: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """met, missed, or undecided where the quartiles of the ratio lie on both sides of what must be."""
+        if self.must is None or self.ratio is None:
+            return ""
+        low, _, high = self.ratio
+        if self.most:
+            return "met" if high <= self.must else "missed" if low > self.must else "undecided"
+        return "met" if low >= self.must else "missed" if high < self.must else "undecided"
+
+    def line(self) -> str:
+        """The JSON line."""
+        shown: dict[str, Any] = {"bench": "transport", "case": self.case, "value": _short(self.value)}
+        shown |= {"unit": self.unit, "baseline": _short(self.baseline)}
+        if self.ratio is not None:
+            low, middle, high = (_short(each) for each in self.ratio)
+            shown |= {"ratio": middle, "ratio_quartiles": [low, high]}
+        if self.must is not None:
+            shown |= {"must": f"{'<=' if self.most else '>='} {self.must:g}", "verdict": self.verdict}
+        return json.dumps(shown | self.more)
+
+
+def paired(
+    case: str, values: Sequence[float], baselines: Sequence[float], unit: str, must: float | None, **more: Any
+) -> Result:
+    """Interleaved pairs: medians of both, and the quartiles of their ratios."""
+    ratios = [one / other for one, other in zip(values, baselines, strict=True)]
+    return Result(
+        case,
+        statistics.median(values),
+        unit,
+        statistics.median(baselines),
+        quartiles(ratios),
+        must,
+        more={"pairs": len(ratios), **more},
+    )
+
+
+def table(results: Sequence[Result]) -> str:
+    """Aligned columns."""
+    rows = [("case", "value", "unit", "baseline", "ratio", "quartiles", "must", "")]
+    for each in results:
+        ratio = each.ratio
+        rows.append(
+            (
+                each.case,
+                f"{each.value:.4g}",
+                each.unit,
+                "-" if each.baseline is None else f"{each.baseline:.4g}",
+                "-" if ratio is None else f"{ratio[1]:.3g}",
+                "-" if ratio is None else f"{ratio[0]:.3g}..{ratio[2]:.3g}",
+                "-" if each.must is None else f"{'<=' if each.most else '>='} {each.must:g}",
+                each.verdict,
+            )
+        )
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "machine": platform.processor() or platform.machine(),
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "commit": found.stdout.strip(),
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")

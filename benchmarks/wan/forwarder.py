@@ -1,0 +1,114 @@
+"""Moves packets between two TUN devices, in a process of its own, as two `Direction`s say.
+
+Commands come on a pipe; each is answered with what was carried so far. The process ends with the pipe.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import random
+import selectors
+import time
+from collections import deque
+from multiprocessing.connection import Connection as Pipe
+
+from benchmarks.wan.impairment import Direction, Impairment
+from benchmarks.wan.resets import Flows
+
+_LARGEST = 1 << 16
+_BATCH = 64
+_DEVICE_FULL = 0.0005
+
+Cut = tuple[float, float, bool]
+"""(seconds from the start, how long, silent)."""
+
+
+class Forwarder:
+    """Both directions. `devices[0]` is read for the forward direction and written for the backward one."""
+
+    def __init__(
+        self, devices: tuple[int, int], impairments: tuple[Impairment, Impairment], seed: int, cuts: list[Cut]
+    ) -> None:
+        draw = random.Random(seed)
+        self._devices = devices
+        self._directions = tuple(Direction(each, draw) for each in impairments)
+        self._flying: tuple[deque[tuple[float, bytes]], ...] = (deque(), deque())
+        self._flows = (Flows(), Flows())
+        self._script: list[tuple[float, int, str]] = []  # (when, order, command)
+        now = time.monotonic()
+        for order, (at, seconds, silent) in enumerate(cuts):
+            heapq.heappush(self._script, (now + at, 2 * order, "cut" if silent else "reset"))
+            heapq.heappush(self._script, (now + at + seconds, 2 * order + 1, "heal"))
+
+    def run(self, pipe: Pipe) -> None:
+        with selectors.DefaultSelector() as selector:
+            for at, device in enumerate(self._devices):
+                os.set_blocking(device, False)
+                selector.register(device, selectors.EVENT_READ, at)
+            selector.register(pipe.fileno(), selectors.EVENT_READ, None)
+            while True:
+                for key, _ in selector.select(self._wait(time.monotonic())):
+                    if key.data is None:
+                        if not self._command(pipe):
+                            return
+                    else:
+                        self._take(key.data)
+                now = time.monotonic()
+                while self._script and self._script[0][0] <= now:
+                    self._do(heapq.heappop(self._script)[2])
+                for at in (0, 1):
+                    self._deliver(at, now)
+
+    def _wait(self, now: float) -> float | None:
+        due = [flying[0][0] for flying in self._flying if flying] + [each[0] for each in self._script[:1]]
+        return max(0.0, min(due) - now) if due else None
+
+    def _take(self, at: int) -> None:
+        direction, flying, flows = self._directions[at], self._flying[at], self._flows[at]
+        for _ in range(_BATCH):
+            try:
+                packet = os.read(self._devices[at], _LARGEST)
+            except BlockingIOError:
+                return
+            flows.saw(packet)
+            due = direction.accept(time.monotonic(), len(packet))
+            if due is not None:
+                flying.append((due, packet))
+
+    def _deliver(self, at: int, now: float) -> None:
+        flying = self._flying[at]
+        while flying and flying[0][0] <= now:
+            try:
+                os.write(self._devices[1 - at], flying[0][1])
+            except BlockingIOError:
+                flying[0] = (now + _DEVICE_FULL, flying[0][1])
+                return
+            except OSError:
+                pass  # the device is down, or the packet is none: lost
+            self._flows[1 - at].gave(flying.popleft()[1])
+
+    def _command(self, pipe: Pipe) -> bool:
+        try:
+            name, *values = pipe.recv()
+            self._do(name, *values)
+            first, second = self._directions
+            pipe.send((first.carried, second.carried, first.dropped, second.dropped))
+        except (EOFError, OSError):
+            return False
+        return bool(name != "end")
+
+    def _do(self, name: str, *values: float) -> None:
+        if name in ("cut", "reset"):
+            for at in (0, 1):
+                self._directions[at].cut = True
+                self._flying[at].clear()
+                if name == "reset":
+                    for packet in self._flows[at].resets():
+                        os.write(self._devices[at], packet)
+        elif name == "heal":
+            for direction in self._directions:
+                direction.cut = False
+        elif name == "rate":
+            for direction in self._directions:
+                direction.rate = values[0] * 1e6 / 8
