@@ -83,7 +83,7 @@ def _message(message: ChatMessage, path: str) -> dict[str, Any]:
         made["reasoning_content"] = thought
     if message.tool_calls:
         calls = message.tool_calls
-        made["tool_calls"] = [_call(call, f"{path}.tool_calls[{at}]") for at, call in enumerate(calls)]
+        made["tool_calls"] = [_call(call, f"{path}.tool_calls[{at}]", at) for at, call in enumerate(calls)]
     return made
 
 
@@ -107,7 +107,13 @@ def _check_fields(message: ChatMessage, path: str) -> None:
             )
 
 
-def _call(call: Call, path: str) -> dict[str, Any]:
+def _call(call: Call, path: str, at: int) -> dict[str, Any]:
+    if call.index not in (None, at):
+        raise InvalidRequest(
+            f"{path}.index: {call.index} is not this call's place ({at}); send the calls in order, or "
+            "leave it out",
+            f"{path}.index",
+        )
     if call.type != "function" or call.function is None:
         raise NotBuilt(f"{path}.type: {call.type[:80]!r} is not served here; send a function", f"{path}.type")
     function = call.function

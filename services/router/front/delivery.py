@@ -34,7 +34,7 @@ class Pace:
     """Limits of one delivery."""
 
     keep_alive: float
-    """Seconds of silence until a comment is sent."""
+    """Seconds in which the client sees nothing, until a comment is sent."""
     text_waiting: int
     """Bytes that may wait for a slow client."""
     slow_client: float
@@ -139,6 +139,9 @@ class EventStream(Response):
         self._waiting_bytes = 0
         self._closed = False  # the last event is in `_waiting`, or sent
         self._started = False
+        self._silent_at = (
+            0.0  # when the client has seen nothing for too long: ids may come that show nothing yet
+        )
         self._cancel = anyio.CancelScope()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,12 +155,14 @@ class EventStream(Response):
             self._ended(self._outcome)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        generation = self._generation
+        generation, loop = self._generation, asyncio.get_running_loop()
+        self._silent_at = loop.time() + self._pace.keep_alive
         while not generation.gone:
             if not self._waiting:
-                if not await generation.arrival(self._pace.keep_alive):
-                    self._put(self._dialect.silence)
+                await generation.arrival(max(0.0, self._silent_at - loop.time()))
                 self._absorb()
+                if not self._waiting and loop.time() >= self._silent_at:
+                    self._put(self._dialect.silence)
             failure = generation.failure
             if failure is not None and not self._started:
                 self._outcome.status = status_of(failure)
@@ -207,6 +212,7 @@ class EventStream(Response):
         finally:
             timer.cancel()
             self._generation.listener = None
+            self._silent_at = loop.time() + self._pace.keep_alive
 
     def _absorb_meanwhile(self, scope: Scope) -> None:
         if self._generation.listener is None:

@@ -130,6 +130,7 @@ class Call(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id: Name
     type: str = "function"
     function: CallFunction | None = None
+    index: int | None = None
     custom: Raw = NULL
 
 

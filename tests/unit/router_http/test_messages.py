@@ -248,6 +248,7 @@ def turn(*blocks: dict[str, Any], role: str = "user") -> dict[str, Any]:
     return {"messages": [{"role": role, "content": list(blocks)}]}
 
 
+DEEP = json.loads('{"a":' * 900 + "1" + "}" * 900)
 USE = {"type": "tool_use", "id": "a"}
 BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"max_tokens": 0}, 400, "max_tokens"),
@@ -260,6 +261,8 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
     (turn(USE, role="assistant"), 400, "messages[0].content[0].name"),
     (turn({**USE, "name": "f", "input": {}}, role="assistant"), 400, "messages"),
     (turn({"type": "text", "text": "a", "citations": [1]}), 501, "citations"),
+    (turn({**USE, "name": "f", "input": DEEP}, role="assistant"), 400, "messages[0].content[0].input"),
+    ({"tools": [{"name": "f", "input_schema": DEEP}]}, 400, "parameters"),
     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 501, "tools[0].type"),
     ({"tools": [{"name": "f"}]}, 400, "tools[0].input_schema"),
     ({"tools": [{**TOOLS[0], "strict": True}]}, 501, "tools[0].strict"),

@@ -1,6 +1,7 @@
 """Tools: offered in the model's own words, calls read whole and streamed alike, and returned as they were
 drawn."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from services.router.requests import Done, Tokens
 from shared.runtime.settings import HttpConfig
 from shared.wire.messages import FinishReason, Role
 from tests.support.fake_generator import FakeGenerator, says
-from tests.support.front_door import Door, ask
+from tests.support.front_door import Door, Wire, ask
 from tests.support.small_tokenizer import small_tokenizer
 from tests.support.tool_templates import LLAMA, QWEN, SMOLLM
 
@@ -108,6 +109,24 @@ async def test_a_broken_call_is_content(tokenizers: dict[str, Tokenizer], text: 
     assert choice["message"] == {"role": "assistant", "content": text, "refusal": None}
     assert choice["finish_reason"] == "stop"
     assert streamed(await front.events("/v1/chat/completions", ask(tools=TOOLS)))["content"] == text
+
+
+async def test_a_client_hears_of_a_long_call_while_it_is_drawn(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers["hermes"]
+    front = Door(tokenizer, http=HttpConfig(keep_alive=0.01))
+    wire = Wire(front.app, ask(tools=TOOLS, stream=True))
+    (one,) = await front.generator.started()
+    at = len(one.request.ids)
+    ids = tokenizer.encode('<tool_call>{"name": "f", "arguments": {"a": "')
+    async with asyncio.timeout(5):
+        while wire.text.count(": waiting\n\n") < 3:
+            one.tokens(ids, start=at)
+            at += len(ids)
+            ids = tokenizer.encode("a")
+            await asyncio.sleep(0)
+    assert '"tool_calls"' not in wire.text
+    wire.leave()
+    await wire.end()
 
 
 async def test_a_call_that_the_limit_cuts_is_content_and_says_length(
@@ -274,6 +293,11 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
         {"messages": [{"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}]},
         501,
         "messages[0].tool_calls[0].type",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{**CALL, "index": 1}]}]},
+        400,
+        "messages[0].tool_calls[0].index",
     ),
     ({"chat_template_kwargs": {"tools": []}}, 400, "chat_template_kwargs.tools"),
 ]

@@ -11,6 +11,7 @@ from typing import Any
 
 from services.router.front import openai
 from services.router.front.conversation import join_words
+from services.router.front.depth import LEVELS, check_depth
 from services.router.front.messages.bodies import Block, CountAsk, MessagesAsk, Tool, ToolChoice, Turn
 from services.router.front.openai import ChatAsk, ChatMessage
 from services.router.front.unbuilt import refuse
@@ -109,6 +110,7 @@ def _assistant(content: str | list[Block], path: str) -> ChatMessage:
         elif kind == "thinking":
             thoughts.append(_there(block.thinking, f"{where}.thinking"))
         else:
+            check_depth(block.input, LEVELS, f"{where}.input")
             arguments = json.dumps(block.input or {}, ensure_ascii=False)
             function = openai.CallFunction(name=_there(block.name, f"{where}.name"), arguments=arguments)
             calls.append(openai.Call(id=_there(block.id, f"{where}.id"), function=function))
