@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=32, help="that ask at the same time (default 32)")
     parser.add_argument("--burst", type=int, default=Plan.burst, help="faults between two quiet windows")
     parser.add_argument("--quiet", type=float, default=Plan.quiet, help="seconds of a quiet window")
+    parser.add_argument("--blocks", type=int, default=Plan.pool_blocks, help="KV blocks of each worker")
     parser.add_argument("--logs", default="", help="directory of the nodes' logs (default: a temporary one)")
     options = parser.parse_args()
     plan = Plan(
@@ -32,6 +33,7 @@ def main() -> int:
         clients=options.clients,
         burst=options.burst,
         quiet=options.quiet,
+        pool_blocks=options.blocks,
     )
     directory = Path(options.logs or tempfile.mkdtemp(prefix="pdd-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,8 @@ HANG_WHOLE = 90.0
 """The same for an answer that comes at once."""
 AFTER = 10.0
 """Seconds after a fault in which a refusal may still be its consequence."""
+ROUTER_AFTER = 2.0
+"""The same for a connection to a router that died."""
 _CONTEXT = 1600  # ids from which on a session is given up
 _FIRST, _LAST = 3, 250  # ids that prompts are made of
 
@@ -273,10 +275,11 @@ class Client:
         """Refusals with Retry-After during trouble, and all that a router's death ends, are allowed."""
         tally, now = self._tally, self._clock()
         tally.errors[ask.error] += 1
-        if self._trouble.router_during(ask.began, now, after=AFTER):
+        refused = not ask.accepted and ask.error.endswith("+retry")
+        broken_off = not ask.error[0].isdigit() and ask.error.endswith(("Error", "Timeout"))
+        if broken_off and self._trouble.router_during(ask.began, now, after=ROUTER_AFTER):
             tally.excused += 1
             return
-        refused = not ask.accepted and ask.error.endswith("+retry")
         if refused and self._trouble.during(ask.began, now, after=AFTER):
             return
         tally.lost += not refused

@@ -44,6 +44,7 @@ class Faults:
             ("kill_main_at_token", 3, self._kill_main_at_token),
             ("kill_prefill_sending", 3, self._kill_prefill_sending),
             ("pause", 5, self._pause),
+            ("pause_long", 1, lambda: self._pause_node(self._some_worker(), (12.0, 33.0))),
             ("term", 3, self._term),
             ("line_cut_silent", 2, lambda: self._cut_links(self._stage.line, silent=True)),
             ("line_cut_loud", 2, lambda: self._cut_links(self._stage.line, silent=False)),
@@ -142,11 +143,11 @@ class Faults:
     async def _pause(self) -> None:
         await self._pause_node(self._some_worker())
 
-    async def _pause_node(self, name: str) -> None:
-        async with self._holding(name) as free:
+    async def _pause_node(self, name: str, lengths: Sequence[float] = (0.3, 1.5, 3.0, 5.0)) -> None:
+        async with self._holding(name, dies=False) as free:
             if not free:
                 return
-            node, seconds = self._stage.nodes[name], self._draw.choice((0.3, 1.5, 3.0, 5.0))
+            node, seconds = self._stage.nodes[name], self._draw.choice(lengths)
             self.say(f"pause {name} for {seconds} s")
             node.process.send_signal(signal.SIGSTOP)
             node.stopped = True
@@ -163,14 +164,14 @@ class Faults:
         return self._draw.choice(kept if kept and self._draw.random() < 0.7 else free)
 
     @asynccontextmanager
-    async def _holding(self, name: str) -> AsyncIterator[bool]:
+    async def _holding(self, name: str, *, dies: bool = True) -> AsyncIterator[bool]:
         """The node for one fault alone; False where another has it already."""
         if name in self._busy:
             yield False
             return
         self._busy.add(name)
         try:
-            with self._broken(router=name == ROUTER):
+            with self._broken(router=dies and name == ROUTER):
                 yield True
         finally:
             self._busy.discard(name)

@@ -33,7 +33,6 @@ NODES: Mapping[str, tuple[RoleName, str]] = {
     "prefill-1": ("prefill", "a"),
 }
 """Node -> role and datacenter."""
-POOL_BLOCKS = 1024
 BLOCK_TOKENS = 16
 START_WITHIN = 90.0
 _SENDS_TO: Mapping[RoleName, tuple[RoleName, ...]] = {
@@ -157,7 +156,9 @@ def leaked(role: RoleName, held: Held, sockets: int) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def open_stage(directory: Path, *, rate_mbit: float, rtt_ms: float) -> AsyncIterator[Stage]:
+async def open_stage(
+    directory: Path, *, rate_mbit: float, rtt_ms: float, pool_blocks: int
+) -> AsyncIterator[Stage]:
     """All nodes and links, ready. Everything is ended on leaving."""
     model = small_tokenizer(directory / "model")
     async with contextlib.AsyncExitStack() as stack:
@@ -171,7 +172,7 @@ async def open_stage(directory: Path, *, rate_mbit: float, rtt_ms: float) -> Asy
             links[source, target] = await stack.enter_async_context(link)
             routes[source, target] = await link.route("127.0.0.1", ports[target])
         config = directory / "mesh.toml"
-        config.write_text(_mesh_file(model, ports, http, routes, rtt_ms), encoding="utf-8")
+        config.write_text(_mesh_file(model, ports, http, routes, rtt_ms, pool_blocks), encoding="utf-8")
         mesh: MeshConfig = load_mesh(config)
         children = await stack.enter_async_context(Children(mesh, config, directory / "logs"))
         stage = Stage(children, http, links, directory / "logs")
@@ -242,6 +243,7 @@ def _mesh_file(
     http: Mapping[str, str],
     routes: Mapping[tuple[str, str], int],
     rtt_ms: float,
+    pool_blocks: int,
 ) -> str:
     """mesh.toml. A TOML basic string is a JSON string. The policy lets every pipeline be taken by some
     requests of a few hundred tokens."""
@@ -278,7 +280,7 @@ def _mesh_file(
             f'datacenter = "{datacenter}"',
             f'listen = "127.0.0.1:{ports[name]}"',
             f'http = "{http[name]}"',
-            f"pool_blocks = {POOL_BLOCKS}",
+            f"pool_blocks = {pool_blocks}",
         ]
     for (source, target), port in routes.items():
         text += [

@@ -36,6 +36,7 @@ class Plan:
     quiet: float = 10.0
     rate_mbit: float = 8.0
     rtt_ms: float = 20.0
+    pool_blocks: int = 1024
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,10 @@ class Story:
 
 async def run(plan: Plan, directory: Path) -> Outcome:
     """A run in `directory`, which keeps the nodes' logs."""
-    async with open_stage(directory, rate_mbit=plan.rate_mbit, rtt_ms=plan.rtt_ms) as stage:
+    opening = open_stage(
+        directory, rate_mbit=plan.rate_mbit, rtt_ms=plan.rtt_ms, pool_blocks=plan.pool_blocks
+    )
+    async with opening as stage:
         vocab = json.loads((directory / "model" / "config.json").read_text(encoding="utf-8"))["vocab_size"]
         with contextlib.suppress(asyncio.CancelledError):
             return await Story(plan, stage, vocab).run()

@@ -30,12 +30,12 @@ def test_whatever_breaks_clients_are_told_each_id_once_and_nothing_is_left(tmp_p
         (RUN, True, Difference()),
         (RUN[:7], False, Difference()),
         (RUN[:7], True, Difference(missing=53, at=7)),
-        (RUN + [1], True, Difference(duplicated=1, at=60)),
+        ([*RUN, 1], True, Difference(duplicated=1, at=60)),
         (RUN[:20] + RUN[17:], True, Difference(duplicated=3, at=20)),
         (RUN[:20] + RUN[21:], True, Difference(missing=1, at=20)),
-        (RUN[:20] + [9] + RUN[21:], True, Difference(wrong=40, at=20)),
+        ([*RUN[:20], 9, *RUN[21:]], True, Difference(wrong=40, at=20)),
         ([], True, Difference(missing=60, at=0)),
-        (RUN[:59] + [9], True, Difference(wrong=1, at=59)),
+        ([*RUN[:59], 9], True, Difference(wrong=1, at=59)),
     ],
 )
 def test_how_runs_differ_is_told(told: list[int], ended: bool, found: Difference) -> None:
