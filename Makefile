@@ -1,14 +1,14 @@
 # The commands of this project. Each sets up what it needs and works from a bare clone.
 #   TORCH=cpu|cuda   which build of torch to install (default: cuda with an NVIDIA driver, else cpu)
 #   PYTHON=path      the interpreter the virtual environment is made from (default: the newest >= 3.11)
-#   ARGS="..."       options for `make demo`, `make serve` and `make test`
+#   ARGS="..."       options for `make demo`, `make serve`, `make test` and `make chaos`
 #   CONFIG=path      the mesh file of `make serve` (default: deploy/mesh.toml)
 
 PY := .venv/bin/python
 CONFIG ?= deploy/mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check check-kernels check-deploy reference bench-transport
+.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ serve: setup ## run the whole mesh on this machine until Ctrl-C
 
 test: setup ## run all tests (ARGS="-k name" and other pytest options)
 	@$(PY) -m pytest $(ARGS)
+
+chaos: setup ## break a mesh of real processes for ten minutes and judge every token (ARGS="--seconds 60")
+	@$(PY) -m tests.chaos $(ARGS)
 
 check: setup ## lint, formatting, types, import rules, changed GPU kernels
 	@$(PY) -m ruff check .
