@@ -124,7 +124,7 @@ def test_it_ends_with_its_sender(rate: float) -> None:
     ended_before_its_cut(bench, align=True)
     assert bench["md"].worker.counts()["alignments"] == 1
     bench.sim.kill("p")
-    bench.sim.run(bench.sim.now + 60, stop=lambda: bench["md"].worker.idle())
+    bench.sim.run(bench.sim.now + 60, stop=bench["md"].worker.idle)
     assert bench.sim.now < 55
     assert bench["md"].worker.idle()
     assert totals(bench, "md", "dropped") == 1
