@@ -34,6 +34,7 @@ _MSS_AT, _SACKED_AT, _RTT_AT, _RETRANSMITS_AT, _ACKED_AT, _UNSENT_AT, _TCP_INFO_
 )
 _RETRY = 0.01
 _LINGER = 1.0
+_UNTOLD = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +121,14 @@ class Stream(asyncio.BufferedProtocol):
             self._owner.on_writable(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.closed.done():
+            return
         self._end("closed by the other side" if exc is None else str(exc) or type(exc).__name__)
         if self._linger is not None:
             self._linger.cancel()
         self._transport = self._socket = None
         self._settle_lost()
-        if not self.closed.done():
-            self.closed.set_result(None)
+        self.closed.set_result(None)
 
     # --- what its owner calls ---
 
@@ -168,6 +170,8 @@ class Stream(asyncio.BufferedProtocol):
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
+            # uvloop forgets to tell of the end where the task that connects is cancelled in that moment
+            asyncio.get_running_loop().call_later(_UNTOLD, self.connection_lost, None)
 
     def set_option(self, level: int, option: int, value: int | bytes) -> None:
         """Set a socket option; a kernel that does not know it is let be."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
 from shared.errors import ConfigError
 from shared.transport.line import LineSpec
+from shared.transport.security import TlsFiles
 from shared.wire import messages as m
 from shared.wire.messages import Role
 from shared.wire.port import Dial
@@ -213,3 +215,23 @@ async def test_closing_twice_and_before_anything_happened() -> None:
     p = Node("p", policy=QUICK)
     async with wired(p):
         await p.endpoint.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_closing_at_any_moment_of_dialling_leaves_nothing(tls: bool) -> None:
+    """However far the connection has come: uvloop does not tell of the end of one that is cancelled in
+    between."""
+    folder = Path(__file__).parents[2] / "golden" / "tls"
+    files = (
+        TlsFiles(*(str(folder / name) for name in ("mesh.pem", "mesh.key", "mesh-ca.pem"))) if tls else None
+    )
+    md = Node("md", tls=files)
+    async with wired(md):
+        await md.listen()
+        for turns in range(14):
+            p = Node("p", incarnation=turns + 1, tls=files)
+            p.dial(md)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                await p.endpoint.close()
