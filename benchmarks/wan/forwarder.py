@@ -1,17 +1,22 @@
 """Moves packets between two TUN devices, in a process of its own, as two `Direction`s say.
 
-Commands come on a pipe; each is answered with what was carried so far. The process ends with the pipe.
+It is started with one JSON argument, a `Task`. Commands come on standard input, a JSON array a line; each is
+answered on standard output with what was carried so far. The process ends with its input.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import random
 import selectors
+import sys
 import time
 from collections import deque
-from multiprocessing.connection import Connection as Pipe
+from dataclasses import dataclass
+
+import msgspec
 
 from benchmarks.wan.impairment import Direction, Impairment
 from benchmarks.wan.resets import Flows
@@ -24,33 +29,41 @@ Cut = tuple[float, float, bool]
 """(seconds from the start, how long, silent)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a forwarder does. `devices` are open descriptors."""
+
+    devices: tuple[int, int]
+    impairments: tuple[Impairment, Impairment]
+    seed: int
+    cuts: list[Cut]
+
+
 class Forwarder:
     """Both directions. `devices[0]` is read for the forward direction and written for the backward one."""
 
-    def __init__(
-        self, devices: tuple[int, int], impairments: tuple[Impairment, Impairment], seed: int, cuts: list[Cut]
-    ) -> None:
-        draw = random.Random(seed)
-        self._devices = devices
-        self._directions = tuple(Direction(each, draw) for each in impairments)
+    def __init__(self, task: Task) -> None:
+        draw = random.Random(task.seed)
+        self._devices = task.devices
+        self._directions = tuple(Direction(each, draw) for each in task.impairments)
         self._flying: tuple[deque[tuple[float, bytes]], ...] = (deque(), deque())
         self._flows = (Flows(), Flows())
         self._script: list[tuple[float, int, str]] = []  # (when, order, command)
         now = time.monotonic()
-        for order, (at, seconds, silent) in enumerate(cuts):
+        for order, (at, seconds, silent) in enumerate(task.cuts):
             heapq.heappush(self._script, (now + at, 2 * order, "cut" if silent else "reset"))
             heapq.heappush(self._script, (now + at + seconds, 2 * order + 1, "heal"))
 
-    def run(self, pipe: Pipe) -> None:
+    def run(self) -> None:
         with selectors.DefaultSelector() as selector:
             for at, device in enumerate(self._devices):
                 os.set_blocking(device, False)
                 selector.register(device, selectors.EVENT_READ, at)
-            selector.register(pipe.fileno(), selectors.EVENT_READ, None)
+            selector.register(0, selectors.EVENT_READ, None)
             while True:
                 for key, _ in selector.select(self._wait(time.monotonic())):
                     if key.data is None:
-                        if not self._command(pipe):
+                        if not self._command():
                             return
                     else:
                         self._take(key.data)
@@ -88,17 +101,17 @@ class Forwarder:
                 pass  # the device is down, or the packet is none: lost
             self._flows[1 - at].gave(flying.popleft()[1])
 
-    def _command(self, pipe: Pipe) -> bool:
-        try:
-            name, *values = pipe.recv()
-            self._do(name, *values)
+    def _command(self) -> bool:
+        lines = os.read(0, 1 << 12)
+        for line in lines.splitlines():
+            name, value = msgspec.json.decode(line, type=tuple[str, float])
+            self._do(name, value)
             first, second = self._directions
-            pipe.send((first.carried, second.carried, first.dropped, second.dropped))
-        except (EOFError, OSError):
-            return False
-        return bool(name != "end")
+            counts = (first.carried, second.carried, first.dropped, second.dropped)
+            os.write(1, msgspec.json.encode(counts) + b"\n")
+        return bool(lines)
 
-    def _do(self, name: str, *values: float) -> None:
+    def _do(self, name: str, value: float = 0.0) -> None:
         if name in ("cut", "reset"):
             for at in (0, 1):
                 self._directions[at].cut = True
@@ -111,4 +124,14 @@ class Forwarder:
                 direction.cut = False
         elif name == "rate":
             for direction in self._directions:
-                direction.rate = values[0] * 1e6 / 8
+                direction.rate = value * 1e6 / 8
+
+
+def main() -> None:
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    with contextlib.suppress(KeyboardInterrupt):
+        Forwarder(task).run()
+
+
+if __name__ == "__main__":
+    main()

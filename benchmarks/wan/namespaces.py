@@ -11,18 +11,21 @@ import asyncio
 import contextlib
 import ctypes
 import fcntl
-import multiprocessing
 import os
 import shutil
+import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.wan.forwarder import Cut, Forwarder
+import msgspec
+
+from benchmarks.wan.forwarder import Cut, Task
 from benchmarks.wan.impairment import Impairment
+from benchmarks.wan.relay import Relay, Streams
 
 MTU = 65_000
 _CLONE_NEWNET = 0x40000000
@@ -81,8 +84,8 @@ class NamespaceLine:
         self._seed = seed
         self._mtu = mtu
         self._answer = (0, 0, 0, 0)
-        self._pipe: Pipe | None = None
-        self._process: multiprocessing.process.BaseProcess | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._relay = Relay()
         self._undo = contextlib.ExitStack()
 
     async def __aenter__(self) -> NamespaceLine:
@@ -99,9 +102,33 @@ class NamespaceLine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._relay.close()
         await asyncio.to_thread(self._undo.close)
 
     # --- as the proxy's ---
+
+    async def route(
+        self, host: str, port: int, *, flip: bool = False, listen: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> int:
+        """Listen on loopback, outside of both namespaces, and forward to host:port over the line; the port
+        listened on. `flip`: the dialling side stands at the far end."""
+        here, there, address = self.near, self.far, self.far_address
+        if flip:
+            here, there, address = self.far, self.near, self.near_address
+        with inside(there):
+            exit_ = socket.create_server((address, 0))
+        entry = socket.create_server(listen)
+
+        async def cross() -> Streams:
+            with inside(here):
+                sock = socket.socket()
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, exit_.getsockname())
+            return await asyncio.open_connection(sock=sock)
+
+        await self._relay.serve(exit_, lambda: asyncio.open_connection(host, port))
+        await self._relay.serve(entry, cross)
+        return int(entry.getsockname()[1])
 
     def set_rate(self, rate_mbit: float) -> None:
         """Change the rate of both directions from now on."""
@@ -129,10 +156,13 @@ class NamespaceLine:
 
     # --- inside ---
 
-    def _tell(self, *command: str | float) -> None:
-        assert self._pipe is not None, "the line has not begun"
-        self._pipe.send(command)
-        self._answer = self._pipe.recv()
+    def _tell(self, name: str, value: float = 0.0) -> None:
+        assert self._process is not None, "the line has not begun"
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(msgspec.json.encode((name, value)) + b"\n")
+        self._process.stdin.flush()
+        self._answer = msgspec.json.decode(self._process.stdout.readline(), type=tuple[int, int, int, int])
 
     def _start(self) -> None:
         devices = []
@@ -147,29 +177,25 @@ class NamespaceLine:
             _ip("-n", name, "link", "set", "lo", "up")
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
             _ip("-n", name, "link", "set", device, "mtu", str(self._mtu), "txqueuelen", "1000", "up")
-        context = multiprocessing.get_context("fork")
-        self._pipe, theirs = context.Pipe()
-        forwarder = Forwarder((devices[0], devices[1]), self._impairments, self._seed, self._cuts)
-        self._process = context.Process(target=_forward, args=(forwarder, theirs, self._pipe), daemon=True)
-        self._process.start()
-        theirs.close()
+        task = Task((devices[0], devices[1]), self._impairments, self._seed, self._cuts)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.wan.forwarder", msgspec.json.encode(task).decode()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=devices,
+            cwd=Path(__file__).parents[2],
+        )
         self._undo.callback(self._stop)
+        self._tell("count")  # it is there
 
     def _stop(self) -> None:
-        assert self._pipe is not None
+        """Close the forwarder's input and wait for its end."""
         assert self._process is not None
-        with contextlib.suppress(OSError, EOFError):
-            self._tell("end")
-        self._pipe.close()
-        self._process.join(5)
-        if self._process.is_alive():
+        try:
+            self._process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
             self._process.kill()
-
-
-def _forward(forwarder: Forwarder, pipe: Pipe, other: Pipe) -> None:
-    other.close()
-    with contextlib.suppress(KeyboardInterrupt):
-        forwarder.run(pipe)
+            self._process.communicate()
 
 
 class _Device:

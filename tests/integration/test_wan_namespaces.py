@@ -106,3 +106,27 @@ async def test_the_rate_holds_for_a_stream() -> None:
         assert seconds >= 0.8 * 2_000_000 / 10e6  # never faster than the line, but for what was under way
         near.close()
         far.close()
+
+
+@needs_root
+async def test_a_route_crosses_the_line_and_a_dead_target_resets_the_caller() -> None:
+    async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read(-1)).upper())
+        writer.close()
+
+    server = await asyncio.start_server(shout, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, NamespaceLine(Impairment(delay_ms=5)) as line:
+        reader, writer = await asyncio.open_connection("127.0.0.1", await line.route("127.0.0.1", port))
+        writer.write(b"hello")
+        writer.write_eof()
+        assert await reader.read(-1) == b"HELLO"
+        assert min(line.carried) > 5
+        writer.close()
+        server.close()
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", await line.route("127.0.0.1", port, flip=True)
+        )
+        with pytest.raises(ConnectionResetError):
+            await reader.readexactly(1)
+        writer.close()
