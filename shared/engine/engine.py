@@ -25,7 +25,6 @@ class Engine:
     """Continuous batching of sequences over one pool."""
 
     def __init__(self, pool: BlockPool, *, block_tokens: int, policy: WorkerPolicy, max_context: int) -> None:
-        self._pool = pool
         self._block_tokens = block_tokens
         self._max_context = max_context
         self._tables = Tables(pool, block_tokens)
