@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -224,7 +224,7 @@ class Client:
     async def _whole(self, ask: Ask) -> None:
         response = await self._http.post("/v1/completions", json=ask.body(stream=False), headers=_TRACE)
         ask.accepted = response.status_code == 200
-        ask.take(msgspec.json.decode(response.content))
+        self._take(ask, response.content, response)
         if not ask.accepted:
             ask.error = _refused(response, ask)
         ask.done = ask.accepted and not ask.error
@@ -234,18 +234,29 @@ class Client:
         asked = self._http.stream("POST", "/v1/completions", json=ask.body(stream=True), headers=_TRACE)
         async with asked as response:
             if response.status_code != 200:
-                ask.take(msgspec.json.decode(await response.aread()))
+                self._take(ask, await response.aread(), response)
                 ask.error = _refused(response, ask)
                 return
             ask.accepted = True
-            async for line in response.aiter_lines():
-                if line == "data: [DONE]":
+            async for line in _lines(response):
+                if line == b"data: [DONE]":
                     ask.done = not ask.error
-                elif line.startswith("data: ") and ask.take(msgspec.json.decode(line[6:].encode())):
+                elif line.startswith(b"data: ") and self._take(ask, line[6:], response):
                     self._saw()
                 if slow and not self.stopping and self._draw.random() < 0.1:
                     self.slow_reads += 1
                     await asyncio.sleep(self._draw.uniform(0.1, 1.0))
+
+    def _take(self, ask: Ask, body: bytes, response: httpx.Response) -> int:
+        """A chunk or a whole body; one that is no JSON is an error that nothing allows."""
+        try:
+            return ask.take(msgspec.json.decode(body))
+        except msgspec.DecodeError:
+            ask.error = "no_json"
+            self._tally.notes.append(
+                f"{self.name} got {response.status_code} with {body[:200]!r}: {_short(ask)}"
+            )
+            return 0
 
     def _saw(self) -> None:
         self.progress.last = self.seen = self._clock()
@@ -285,6 +296,15 @@ class Client:
         tally.lost += not refused
         tally.not_allowed[ask.error] += 1
         tally.notes.append(f"{self.name} was told {ask.error} at {now:.2f}: {_short(ask)}")
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The lines of a stream. httpx's own splits at characters that end no line of an event stream."""
+    rest = b""
+    async for data in response.aiter_bytes():
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line
 
 
 _TRACE = {"X-PDD-Trace": "1"}

@@ -246,7 +246,7 @@ def _mesh_file(
     pool_blocks: int,
 ) -> str:
     """mesh.toml. A TOML basic string is a JSON string. The policy lets every pipeline be taken by some
-    requests of a few hundred tokens."""
+    requests of a few hundred tokens, and cuts each block into several chunks."""
     text = [
         "[model]",
         f"path = {json.dumps(str(model))}",
@@ -255,8 +255,11 @@ def _mesh_file(
         f"block_tokens = {BLOCK_TOKENS}",
         "max_context = 4096",
         "[synthetic]",
-        f"block_bytes = {BLOCK_TOKENS * 128}",
+        f"block_bytes = {BLOCK_TOKENS * 512}",
         "step_ms = 5.0",
+        "[policy.link]",
+        "min_chunk = 2048",
+        "max_chunk = 3072",
         "[policy.router]",
         "md_local_tokens = 64",
         "relay_margin = 0.0",

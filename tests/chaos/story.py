@@ -34,7 +34,7 @@ class Plan:
     burst: int = 6
     gap: float = 1.5
     quiet: float = 10.0
-    rate_mbit: float = 8.0
+    rate_mbit: float = 20.0
     rtt_ms: float = 20.0
     pool_blocks: int = 1024
 
