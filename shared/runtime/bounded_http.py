@@ -16,6 +16,11 @@ ABORT = "pdd.abort"
 """Name of the extension: a callable without arguments."""
 
 
+_GRACE = 0.1
+"""Seconds after a bound is over in which what waits in the socket is still read: a process that stood still
+finds its timers before its sockets, and blames nobody."""
+
+
 class HeadTooLarge(Exception):
     """Raised inside the parser's callback; the parser turns it into its own error."""
 
@@ -86,7 +91,7 @@ class BoundedHttp(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self.slow_client, self.transport.abort)
+            self._write_timer = self.loop.call_later(self.slow_client, self._reader_late)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -95,8 +100,14 @@ class BoundedHttp(HttpToolsProtocol):
             self._write_timer = None
 
     def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(_GRACE, self._idle_too_long)
+
+    def _idle_too_long(self) -> None:
         super().timeout_keep_alive_handler()
         self._write_timer = self._write_timer or self.loop.call_later(self.slow_client, self.transport.abort)
+
+    def _reader_late(self) -> None:
+        self._write_timer = self.loop.call_later(_GRACE, self.transport.abort)
 
     def _name(self, size: int) -> None:
         self._named_bytes += size
@@ -107,6 +118,9 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(self.head_timeout, self._head_late)
 
     def _head_late(self) -> None:
+        self._head_timer = self.loop.call_later(_GRACE, self._head_over)
+
+    def _head_over(self) -> None:
         self._head_timer = None
         if self._in_head and (self.cycle is None or self.cycle.response_complete):
             self.transport.abort()

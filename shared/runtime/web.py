@@ -34,8 +34,10 @@ class WebServer:
         max_header: int = 64 << 10,
         head_timeout: float = 60.0,
         slow_client: float = 30.0,
+        keep_alive: float = 75.0,
     ) -> None:
-        """Bounds: bytes and seconds of a request's head, seconds that a client may not read."""
+        """Bounds: bytes and seconds of a request's head, seconds that a client may not read, and that a
+        connection may be idle: more than clients keep one (5 s is usual), so that they are first to close."""
         config = uvicorn.Config(
             app,
             http=bounded_http(max_header=max_header, head_timeout=head_timeout, slow_client=slow_client),
@@ -44,6 +46,7 @@ class WebServer:
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=max(1, int(drain)),
+            timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # any number of seconds
             server_header=False,
         )
         self._server = _Server(config)

@@ -1,6 +1,8 @@
 """The HTTP socket of a process: status codes that a load balancer and Prometheus can act on."""
 
+import asyncio
 import socket
+import time
 from typing import Any
 
 import httpx
@@ -75,6 +77,34 @@ async def test_a_server_serves_until_it_is_stopped(host: str) -> None:
     async with httpx.AsyncClient() as client:
         with pytest.raises(httpx.ConnectError):
             await client.get(f"{base}/health")
+
+
+def stand_still(seconds: float) -> None:
+    """As a stopped process: nothing of the loop runs."""
+    time.sleep(seconds)
+
+
+async def test_a_process_that_stood_still_answers_what_came_meanwhile() -> None:
+    server = WebServer(Worker().app(), "127.0.0.1", 0, head_timeout=0.2, keep_alive=0.2)
+    port = await server.start()
+    loop = asyncio.get_running_loop()
+    ask = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+    with socket.socket() as idle, socket.socket() as half:
+        for each in (idle, half):
+            each.setblocking(False)
+            await loop.sock_connect(each, ("127.0.0.1", port))
+        idle.send(ask)
+        assert (await loop.sock_recv(idle, 4096)).startswith(b"HTTP/1.1 200 ")
+        half.send(ask[:20])
+        await asyncio.sleep(0.05)
+        idle.send(ask)
+        half.send(ask[20:])
+        stand_still(0.5)  # every bound is over, and both requests are in their sockets
+        for each in (idle, half):
+            answer = await asyncio.wait_for(loop.sock_recv(each, 4096), 5)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+        assert await asyncio.wait_for(loop.sock_recv(idle, 4096), 5) == b""  # it ends when it is idle
+    await server.stop()
 
 
 async def test_a_port_in_use_is_named() -> None:
