@@ -1,13 +1,13 @@
 """The HTTP socket of a process: status codes that a load balancer and Prometheus can act on."""
 
 import asyncio
+import signal
 import socket
-import time
+import sys
 from typing import Any
 
 import httpx
 import pytest
-import uvloop
 
 from shared.errors import ConfigError
 from shared.runtime.metrics import make_registry
@@ -80,36 +80,52 @@ async def test_a_server_serves_until_it_is_stopped(host: str) -> None:
             await client.get(f"{base}/health")
 
 
-def stand_still(seconds: float) -> None:
-    """As a stopped process: nothing of the loop runs."""
-    time.sleep(seconds)
+SERVING = """
+import asyncio, uvloop
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+from shared.runtime.web import WebServer
+
+async def main():
+    app = Starlette(routes=[Route("/", lambda _: Response("yes"))])
+    print(await WebServer(app, "127.0.0.1", 0, head_timeout=0.4, keep_alive=0.4).start(), flush=True)
+    await asyncio.sleep(30)
+
+uvloop.run(main())
+"""
 
 
-def test_a_process_that_stood_still_answers_what_came_meanwhile() -> None:
-    uvloop.run(_standing_still())  # finds its timers before its sockets; asyncio's own loop does not
-
-
-async def _standing_still() -> None:
-    server = WebServer(Worker().app(), "127.0.0.1", 0, head_timeout=0.2, keep_alive=0.2)
-    port = await server.start()
+async def test_a_process_that_stood_still_answers_what_came_meanwhile() -> None:
+    """After SIGCONT an event loop finds its timers before its sockets."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVING, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
     loop = asyncio.get_running_loop()
-    ask = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-    with socket.socket() as idle, socket.socket() as half:
-        for each in (idle, half):
-            each.setblocking(False)
-            await loop.sock_connect(each, ("127.0.0.1", port))
-        idle.send(ask)
-        assert (await loop.sock_recv(idle, 4096)).startswith(b"HTTP/1.1 200 ")
-        half.send(ask[:20])
-        await asyncio.sleep(0.05)
-        idle.send(ask)
-        half.send(ask[20:])
-        stand_still(0.5)  # every bound is over, and both requests are in their sockets
-        for each in (idle, half):
-            answer = await asyncio.wait_for(loop.sock_recv(each, 4096), 5)
-            assert answer.startswith(b"HTTP/1.1 200 ")
-        assert await asyncio.wait_for(loop.sock_recv(idle, 4096), 5) == b""  # it ends when it is idle
-    await server.stop()
+    ask = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    try:
+        port = int(await process.stdout.readline())
+        with socket.socket() as idle, socket.socket() as half:
+            for each in (idle, half):
+                each.setblocking(False)
+                await loop.sock_connect(each, ("127.0.0.1", port))
+            idle.send(ask)
+            assert (await loop.sock_recv(idle, 4096)).startswith(b"HTTP/1.1 200 ")
+            half.send(ask[:20])
+            await asyncio.sleep(0.1)
+            process.send_signal(signal.SIGSTOP)
+            idle.send(ask)
+            half.send(ask[20:])
+            await asyncio.sleep(0.6)  # all bounds are over, and both requests are in their sockets
+            process.send_signal(signal.SIGCONT)
+            for each in (idle, half):
+                answer = await asyncio.wait_for(loop.sock_recv(each, 4096), 5)
+                assert answer.startswith(b"HTTP/1.1 200 ")
+            assert await asyncio.wait_for(loop.sock_recv(idle, 4096), 5) == b""  # it ends when it is idle
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def test_a_port_in_use_is_named() -> None:
