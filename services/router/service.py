@@ -81,6 +81,7 @@ class RouterService:
         tokenizer = await asyncio.to_thread(load_tokenizer, self._model)
         self.port = await self._endpoint.listen(*split_address(node.listen, f"nodes.{node.name}.listen"))
         host, port = split_address(node.http, f"nodes.{node.name}.http")
+        self._accepted = self._keys(host)
         front = Front(
             generator=self.streams,
             tokenizer=tokenizer,
@@ -89,7 +90,7 @@ class RouterService:
             ready=self.core.ready,
             healthy=lambda: "",
             max_context=self.core.max_context,
-            keys=self._keys(host),
+            keys=self._accepted,
             http=mesh.http,
             policy=mesh.policy.router,
         )
@@ -125,6 +126,12 @@ class RouterService:
         while not self.core.drained:
             self._changed.clear()
             await self._changed.wait()
+
+    def reload(self) -> None:
+        """Read certificates and clients' keys again. Raises ConfigError; what was read before then stays."""
+        host, _port = split_address(self._node.http, f"nodes.{self._node.name}.http")
+        self._accepted.replace(self._keys(host))
+        self._endpoint.reload_tls()
 
     async def stop(self) -> None:
         """End what is left and tell the peers."""

@@ -1,8 +1,9 @@
 """Runs one service in this process: event loop, signals, readiness, drain and exit code. Knows no role.
 
 SIGTERM or SIGINT drains (no new work, running work ends or moves), a second one stops at once; one that
-comes while the service still starts ends it there. The exit code is 0 where a signal was obeyed, 1 where the
-service could not start or died of itself.
+comes while the service still starts ends it there. SIGHUP has it read keys and certificates again. The exit
+code is 0 where a signal was obeyed, 1 where the service could not start, died of itself, or found its own
+state broken in a callback.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from shared.errors import MeshError
+from shared.errors import InvariantBroken, MeshError
 
 
 class Service(Protocol):
@@ -31,6 +32,9 @@ class Service(Protocol):
 
     async def drain(self) -> None:
         """Take no new work; returns when the running work has ended or moved, or the drain time is over."""
+
+    def reload(self) -> None:
+        """Read keys and certificates again. Raises MeshError: what was read before stays in use."""
 
     async def stop(self) -> None:
         """End all that is left, also after a start that failed or was cancelled."""
@@ -91,7 +95,8 @@ async def _start(service: Service, signals: _Signals) -> int | None:
 async def _serve(service: Service, signals: _Signals) -> int:
     """Serve until a signal, then drain; the exit code."""
     log = structlog.get_logger()
-    running = asyncio.ensure_future(service.run())
+    running = asyncio.ensure_future(_run(service))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, service)
     asked = await _first(running, signals, cancel=False)
     if not asked:
         log.error("service died", **_facts(_failure(running)))
@@ -108,6 +113,44 @@ async def _serve(service: Service, signals: _Signals) -> int:
         log.error("drain failed", **_facts(failure))
         return 1
     return 0
+
+
+async def _run(service: Service) -> None:
+    """Serve; ends with the first broken invariant that a callback of the loop meets.
+
+    Other errors in callbacks are logged and end only what they happened in.
+    """
+    log = structlog.get_logger()
+    loop = asyncio.get_running_loop()
+    broken: asyncio.Future[None] = loop.create_future()
+
+    def on_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        facts = _facts(error) if error is not None else {"reason": context.get("message", "")}
+        log.error("callback failed", **facts)
+        if isinstance(error, InvariantBroken) and not broken.done():
+            broken.set_exception(error)
+
+    loop.set_exception_handler(on_error)
+    serving = asyncio.ensure_future(service.run())
+    try:
+        both: set[asyncio.Future[None]] = {serving, broken}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        (broken if broken.done() else serving).result()
+    finally:
+        serving.cancel()
+        broken.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+def _reload(service: Service) -> None:
+    log = structlog.get_logger()
+    try:
+        service.reload()
+    except MeshError as error:
+        log.error("reload failed", **_facts(error))
+    else:
+        log.info("reloaded")
 
 
 async def _first(task: asyncio.Future[None], signals: _Signals, *, cancel: bool = True) -> str:

@@ -73,6 +73,10 @@ class WorkerProcess:
         except TimeoutError:
             self._log.warning("drain time is over", **self.worker.counts())
 
+    def reload(self) -> None:
+        """Read certificates again, for connections made from now on. Raises ConfigError."""
+        self._endpoint.reload_tls()
+
     async def stop(self) -> None:
         """End what is left and tell the peers."""
         self.worker.stop(time.monotonic())

@@ -38,6 +38,10 @@ class Keys:
         """`entries`: (tenant, key). Only digests are kept."""
         self._entries = [(_digest(key), Tenant(tenant)) for tenant, key in entries]
 
+    def replace(self, other: Keys) -> None:
+        """Accept another's keys from now on, and those before no longer."""
+        self._entries = list(other._entries)
+
     def __bool__(self) -> bool:
         return bool(self._entries)
 

@@ -165,3 +165,12 @@ async def test_a_crash_is_a_json_500(tokenizer: Tokenizer) -> None:
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "internal"
     assert "inside" not in response.text
+
+
+def test_renewed_keys_are_accepted_and_old_ones_no_longer() -> None:
+    keys = Keys([("ann", "old-key-of-ann")])
+    keys.replace(Keys([("ann", "new-key-of-ann"), ("bob", "a-key-of-bob")]))
+    assert keys.tenant("Bearer new-key-of-ann").name == "ann"
+    assert keys.tenant("Bearer a-key-of-bob").name == "bob"
+    with pytest.raises(BadKey):
+        keys.tenant("Bearer old-key-of-ann")

@@ -12,7 +12,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, InvariantBroken, MeshError
 from shared.runtime.service import notify, run_service
 
 Step = Callable[["FakeService"], Awaitable[None]]
@@ -57,6 +57,13 @@ class FakeService:
     ) -> None:
         self.steps = {"start": start, "run": run, "drain": drain, "stop": stop}
         self.seen: list[str] = []
+        self.reloaded = asyncio.Event()
+        self.reload_error: MeshError | None = None
+
+    def reload(self) -> None:
+        self.reloaded.set()
+        if self.reload_error is not None:
+            raise self.reload_error
 
     async def start(self) -> None:
         await self._do("start")
@@ -246,3 +253,47 @@ def test_the_watchdog_is_answered_from_the_loop(tmp_path: Path, monkeypatch: pyt
 def test_that_nobody_listens_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     notify("READY=1")
+
+
+async def stumble(_service: FakeService, error: Exception, *, then_stop: bool) -> None:
+    """A callback of the loop raises, then the process may get SIGTERM; the service would go on."""
+
+    def fall() -> None:
+        raise error
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(fall)
+    if then_stop:
+        loop.call_soon(os.kill, os.getpid(), signal.SIGTERM)
+    await asyncio.Event().wait()
+
+
+def test_a_broken_invariant_in_a_callback_ends_the_process() -> None:
+    service = FakeService(run=lambda each: stumble(each, InvariantBroken("two owners"), then_stop=False))
+    with capture_logs() as logs:
+        assert run_service(lambda: service) == 1
+    assert [log["reason"] for log in logs if log["event"] == "service died"] == ["two owners"]
+    assert service.seen[-1] == "stop"
+
+
+def test_another_error_in_a_callback_is_logged_and_the_service_goes_on() -> None:
+    service = FakeService(run=lambda each: stumble(each, ValueError("one connection"), then_stop=True))
+    with capture_logs() as logs:
+        assert run_service(lambda: service) == 0
+    assert ["one connection" in log["reason"] for log in logs if log["event"] == "callback failed"] == [True]
+
+
+@pytest.mark.parametrize("error", [None, ConfigError("security.tls_cert", "cannot be read")])
+def test_sighup_reloads_and_a_failed_reload_changes_nothing(error: MeshError | None) -> None:
+    async def hung_up(service: FakeService) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await service.reloaded.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    service = FakeService(run=hung_up)
+    service.reload_error = error
+    with capture_logs() as logs:
+        assert run_service(lambda: service) == 0
+    events = [log["event"] for log in logs]
+    assert ("reload failed" in events, "reloaded" in events) == (error is not None, error is None)
