@@ -7,14 +7,16 @@ to stdout.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.transport import trace_mix
+from benchmarks.transport import line_cases, trace_mix
 from benchmarks.transport.agentic import DEFAULT
+from benchmarks.transport.line_cases import Wan
 from benchmarks.transport.results import Result, machine, table
 
 Case = Callable[[argparse.Namespace], list[Result]]
@@ -36,7 +38,46 @@ def trace_mix_case(options: argparse.Namespace) -> list[Result]:
     return list(trace_mix.results(mix, runs))
 
 
-CASES: dict[str, Case] = {"trace-mix": trace_mix_case}
+def loopback_case(options: argparse.Namespace) -> list[Result]:
+    """Two processes on this machine."""
+    pairs, megabytes = (2, 256) if options.quick else (9, 2048) if options.full else (5, 1024)
+    return list(line_cases.loopback(options.pairs or pairs, megabytes, say))
+
+
+def wan_case(options: argparse.Namespace) -> list[Result]:
+    """Beside iperf3 on emulated lines."""
+    slow = Wan(200, 40, 128, 2)
+    fast = Wan(1000, 40, 512, 4)
+    pairs = options.pairs or (1 if options.quick else 5 if options.full else 3)
+    found = asyncio.run(line_cases.wan([slow], pairs, 0.93, say))
+    return found if options.quick else found + asyncio.run(line_cases.wan([fast], pairs, 0.90, say))
+
+
+def wan_loss_case(options: argparse.Namespace) -> list[Result]:
+    """Random loss, with the congestion control that is meant for it."""
+    pairs = options.pairs or (1 if options.quick else 5 if options.full else 3)
+    trips = (1.0, 40.0, 150.0) if options.full else (40.0,)
+    lines = [
+        Wan(200, rtt, 128, 4, loss=loss, congestion=line_cases.bbr())
+        for rtt in trips
+        for loss in ((0.001,) if options.quick else (0.001, 0.01))
+    ]
+    return asyncio.run(line_cases.wan(lines, pairs, 0.85, say))
+
+
+def urgent_case(options: argparse.Namespace) -> list[Result]:
+    """Small transfers beside a large one."""
+    megabytes = 128 if options.quick else 1024 if options.full else 512
+    return asyncio.run(line_cases.urgent((1.0,) if options.quick else (1.0, 4.0), megabytes, say))
+
+
+CASES: dict[str, Case] = {
+    "trace-mix": trace_mix_case,
+    "loopback": loopback_case,
+    "wan": wan_case,
+    "wan-loss": wan_loss_case,
+    "urgent": urgent_case,
+}
 
 
 def say(text: str) -> None:
@@ -52,6 +93,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="a sample: seconds, to see that it runs")
     parser.add_argument("--full", action="store_true", help="the whole matrix")
+    parser.add_argument("--pairs", type=int, default=0, help="interleaved pairs of each case with sockets")
     parser.add_argument("--plots", type=Path, default=Path("build/plots"), help="where PNG files go")
     trace = parser.add_argument_group("trace-mix")
     trace.add_argument(

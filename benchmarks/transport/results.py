@@ -24,7 +24,8 @@ def quartiles(values: Sequence[float]) -> Quartiles:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line. `must`: the least ratio (or the most, where `most`) that is called met."""
+    """One line. `must`: the least ratio (or the most, where `most`) that is called met; `noise`: how far from
+    it, as a part of it, a median says nothing."""
 
     case: str
     value: float
@@ -34,13 +35,16 @@ class Result:
     must: float | None = None
     most: bool = False
     more: dict[str, Any] = field(default_factory=dict)
+    noise: float = 0.0
 
     @property
     def verdict(self) -> str:
         """met, missed, or undecided where the quartiles of the ratio lie on both sides of what must be."""
         if self.must is None or self.ratio is None:
             return ""
-        low, _, high = self.ratio
+        low, middle, high = self.ratio
+        if abs(middle - self.must) < self.noise * self.must:
+            return "undecided"
         if self.most:
             return "met" if high <= self.must else "missed" if low > self.must else "undecided"
         return "met" if low >= self.must else "missed" if high < self.must else "undecided"
@@ -60,7 +64,7 @@ class Result:
 def paired(
     case: str, values: Sequence[float], baselines: Sequence[float], unit: str, must: float | None, **more: Any
 ) -> Result:
-    """Interleaved pairs: medians of both, and the quartiles of their ratios."""
+    """Interleaved pairs: medians of both, the quartiles of their ratios; within 1% they count as equal."""
     ratios = [one / other for one, other in zip(values, baselines, strict=True)]
     return Result(
         case,
@@ -70,6 +74,7 @@ def paired(
         quartiles(ratios),
         must,
         more={"pairs": len(ratios), **more},
+        noise=0.01,
     )
 
 

@@ -1,0 +1,188 @@
+"""Cases that move bytes: loopback, a WAN beside iperf3, a lossy WAN, urgent transfers beside a long one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.transport.course import Course, congestion_controls, course, iperf
+from benchmarks.transport.loopback import Place, Run, Setting, bare, measure, ours, receive_ours, send_ours
+from benchmarks.transport.results import Result, paired, quartiles
+from benchmarks.wan.impairment import Impairment
+from shared.transport.line import LineSpec
+
+SKIP = 1.0
+"""Seconds of start-up that do not count on a WAN."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wan:
+    """A line, and how our endpoint is configured for it."""
+
+    mbit: float
+    rtt_ms: float
+    megabytes: int
+    connections: int
+    loss: float = 0.0
+    buffer_bdp: float = 1.0
+    congestion: str = ""
+
+    @property
+    def rate(self) -> float:
+        return self.mbit * 1e6 / 8
+
+    @property
+    def impairment(self) -> Impairment:
+        return Impairment(self.mbit, self.rtt_ms / 2, buffer_ms=self.rtt_ms * self.buffer_bdp, loss=self.loss)
+
+    @property
+    def spec(self) -> LineSpec:
+        return LineSpec(
+            "wan",
+            ("a", "b"),
+            rate=self.rate,
+            rtt=self.rtt_ms / 1e3,
+            bulk_connections=self.connections,
+            congestion=self.congestion,
+        )
+
+    @property
+    def name(self) -> str:
+        loss = f" {self.loss:.1%} loss" if self.loss else ""
+        return f"{self.mbit:g} Mbit/s {self.rtt_ms:g} ms{loss}"
+
+
+def loopback(pairs: int, megabytes: int, say: Say) -> Iterator[Result]:
+    """One connection, two processes; beside a bare socket and, where it is installed, iperf3."""
+    setting = Setting(megabytes << 20)
+    one: list[Run] = []
+    other: list[Run] = []
+    third: list[float] = []
+    here = Course(line=None, near=Place(), far=Place(), through=lambda port: port)  # type: ignore[arg-type]
+    for pair in range(pairs):
+        one.append(ours(setting))
+        other.append(bare(setting))
+        rate = iperf(here, 1, 2.0, 0.5)
+        if rate is not None:
+            third.append(rate)
+        say(f"loopback {pair + 1}/{pairs}: {_gbit(one[-1].rate())} bare {_gbit(other[-1].rate())} Gbit/s")
+    mine = [run.rate() * 8e-9 for run in one]
+    theirs = [run.rate() * 8e-9 for run in other]
+    cpu = [run.cpu / (setting.total / 1e9) for run in one]
+    used = [run.cpu / (setting.total / 1e9) for run in other]
+    yield paired("loopback / bare socket", mine, theirs, "Gbit/s", None)
+    if third:
+        yield paired("loopback / iperf3", mine, [rate * 8e-9 for rate in third], "Gbit/s", 0.85, stretch=0.95)
+    else:
+        say("loopback: iperf3 is not installed; the bare socket alone is compared")
+    yield paired("loopback CPU seconds per GB", cpu, used, "s/GB", None)
+
+
+async def wan(lines: Sequence[Wan], pairs: int, least: float, say: Say) -> list[Result]:
+    """Each line: part of its rate that arrives after the first second, and beside the best of iperf3."""
+    found = []
+    for each in lines:
+        async with course(each.impairment, say) as where:
+            mine: list[float] = []
+            theirs: list[float] = []
+            for pair in range(pairs):
+                mine.append((await asyncio.to_thread(over, each, where)).rate(SKIP))
+                counts = (1, 4, 8) if not each.loss else (each.connections,)
+                rates = [
+                    await asyncio.to_thread(iperf, where, count, 4.0, SKIP, each.congestion)
+                    for count in counts
+                ]
+                known = [rate for rate in rates if rate is not None]
+                theirs += (
+                    [min(each.rate, max(known))] if known else []
+                )  # it counts what had queued before too
+                best = f"{theirs[-1] * 8e-6:.0f}" if theirs else "not installed"
+                say(f"{each.name} {pair + 1}/{pairs}: {mine[-1] * 8e-6:.0f}, iperf3 {best} Mbit/s")
+            facts = {"engine": where.engine, "connections": each.connections, "congestion": each.congestion}
+            parts = [rate / each.rate for rate in mine]
+            case = f"wan{'-loss' if each.loss else ''} {each.name}"
+            middle = statistics.median(mine) * 8e-6
+            found.append(
+                Result(f"{case} / rate", middle, "Mbit/s", each.mbit, quartiles(parts), least, more=facts)
+            )
+            if theirs:
+                one, other = ([rate * 8e-6 for rate in rates] for rates in (mine, theirs))
+                found.append(paired(f"{case} / iperf3", one, other, "Mbit/s", 1.0, **facts))
+    return found
+
+
+def over(line: Wan, where: Course, **changes: object) -> Run:
+    """One run of ours on a course."""
+    setting = Setting(
+        line.megabytes << 20,
+        line.connections,
+        line=line.spec,
+        sender=where.near,
+        receiver=where.far,
+        transfer=16 << 20,
+    )
+    return measure(receive_ours, send_ours, replace(setting, **changes), through=where.through)  # type: ignore[arg-type]
+
+
+async def urgent(buffers: Sequence[float], megabytes: int, say: Say) -> list[Result]:
+    """1 MiB transfers, Poisson at a tenth of the rate, while a long one of a lower class runs."""
+    found = []
+    for bdp, must in zip(buffers, (3.0, 6.0), strict=False):
+        line = Wan(200, 40, megabytes, 2, buffer_bdp=bdp)
+        draw = random.Random(1)
+        size, end = 1 << 20, 0.8 * (megabytes << 20) / line.rate
+        starts, now = [], 1.0
+        while (now := now + draw.expovariate(0.1 * line.rate / size)) < end:
+            starts.append(now)
+        async with course(line.impairment, say) as where:
+            run = await asyncio.to_thread(over, line, where, urgent=tuple(starts), urgent_bytes=size)
+        took = sorted(run.took)
+        alone = size / line.rate + line.rtt_ms / 2e3
+        high = took[min(len(took) - 1, int(0.99 * len(took)))]
+        ratio = high / alone
+        say(f"urgent, buffer {bdp:g} BDP: p50 {took[len(took) // 2]:.3f} s, p99 {high:.3f} s of {len(took)}")
+        facts = {"transfers": len(took), "p50": round(took[len(took) // 2], 4), "engine": where.engine}
+        case = f"urgent p99, buffer {bdp:g} BDP"
+        found.append(Result(case, high, "s", alone, (ratio, ratio, ratio), must, True, facts))
+    return found
+
+
+def plot_progress(runs: dict[str, Run], path: Path) -> bool:
+    """Mbit/s over time, as a PNG; False where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, run in runs.items():
+        began = run.progress[0][0]
+        points = run.progress[:: max(1, len(run.progress) // 200)]
+        steps = list(pairwise(points))
+        axes.plot(
+            [two[0] - began for _, two in steps],
+            [(two[1] - one[1]) * 8e-6 / max(two[0] - one[0], 1e-6) for one, two in steps],
+            label=name,
+        )
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("Mbit/s")
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return True
+
+
+def bbr() -> str:
+    """The congestion control for a lossy line."""
+    return "bbr" if "bbr" in congestion_controls() else ""
+
+
+def _gbit(rate: float) -> str:
+    return f"{rate * 8e-9:.2f}"
