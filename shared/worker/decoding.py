@@ -225,10 +225,11 @@ class Decoding:
         if arrival is None:
             return
         lacking = (part.upto - arrival.book.published) * self._site.block_tokens
-        if lacking <= self._site.policy.local_tokens or now - arrival.landed_at >= PATIENCE:
+        until = arrival.landed_at + PATIENCE  # compared as it is set: a difference could round to less
+        if lacking <= self._site.policy.local_tokens or now >= until:
             self._go_alone(now, part)
         else:
-            self._site.timers.set(("landing", part.rid), arrival.landed_at + PATIENCE)
+            self._site.timers.set(("landing", part.rid), until)
 
     def on_landing_due(self, now: float, rid: Rid) -> None:
         """A new owner waits for its transfer: it does so only while bytes come."""

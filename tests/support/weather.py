@@ -10,7 +10,7 @@ import msgspec
 
 from shared.engine.api import StepPlan, StepResult, step_failed
 from shared.engine.synthetic import SyntheticTiming
-from shared.errors import ApiError, NanLogits
+from shared.errors import ApiError, DeadlineExceeded, InvalidRequest, NanLogits, Overloaded, RequestFailed
 from tests.support.mesh import VOCAB
 from tests.support.sim import Node
 from tests.support.whole_mesh import ROUTER, WORKER, Client, WholeMesh, prompt
@@ -26,6 +26,26 @@ HARMS = (
     "engine",
     "drain",
 )
+
+TROUBLE = (
+    "divergence_total",
+    "unexpected_messages_total",
+    "strays_total",
+    "chunks_damaged_total",
+    "transfers_out_stalled_total",
+    "attach_stale_total",
+    "attach_chain_mismatch_total",
+    "admit_timeouts_total",
+    "owner_stalls_total",
+    "resumes_total",
+    "relay_firsts_missed_total",
+    "workers_lost_total",
+    "failed_internal_total",
+    "failed_nan_total",
+    "failed_stalled_total",
+    "failed_timeout_total",
+)
+"""Counters that stay at zero while nothing breaks."""
 
 
 class Weather:
@@ -70,6 +90,7 @@ class Weather:
             timing=SyntheticTiming(step=rng.choice((0.001, 0.006)), token=rng.choice((0.0001, 0.001))),
         )
         self.harms = harms
+        self.ample = min(blocks) >= 200
         self.bases = [prompt(80, rng.getrandbits(32)) for _ in range(3)]
         self.refused = 0
         spread = rng.choice((0.05, 1.0, 4.0))
@@ -212,6 +233,31 @@ class Weather:
         stuck = [client for client in mesh.clients.values() if not client.outcome]
         assert not stuck, self.tell(stuck[0])
         mesh.settle(140.0)
+        self.check_ends()
+        if not self.harms:
+            self.check_calm()
+
+    def check_ends(self) -> None:
+        """Every request ended as it may: answered, left by its client, or with an error that says why."""
+        for client in self.mesh.clients.values():
+            if client.error is None:
+                continue
+            known = isinstance(client.error, Overloaded | DeadlineExceeded)
+            if "engine" in self.harms or "damage" in self.harms:
+                known |= isinstance(client.error, RequestFailed)
+            if not self.ample:  # it has outgrown the pools
+                known |= isinstance(client.error, RequestFailed | InvalidRequest)
+            assert known, f"{client.rid}: {client.error!r}"
+
+    def check_calm(self) -> None:
+        """Nothing that only trouble brings has happened, and main decodes have the prompts (I2)."""
+        for name, counters in [(n, dict(c.mesh.counters)) for n, c in self.mesh.routers.items()] + [
+            (name, self.mesh.counters(name)) for name in self.mesh.workers
+        ]:
+            strange = {kind: counters[kind] for kind in TROUBLE if counters.get(kind)}
+            assert not strange, f"{name}: {strange}"
+        if self.ample:
+            assert self.mesh.check_prompts() <= self.mesh.dropped()
 
     def tell(self, client: Client) -> str:
         """All that is known of a request that hangs."""

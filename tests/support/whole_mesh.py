@@ -68,6 +68,7 @@ class Client:
     router: str
     expected: list[int]
     submitted: float
+    deadline: float  # seconds after that
     got: list[int] = field(default_factory=list)
     owners: list[m.Role] = field(default_factory=list)  # of each id
     times: list[float] = field(default_factory=list)  # of each id
@@ -92,6 +93,7 @@ class Client:
     def take(self, now: float, event: RequestEvent) -> None:
         """I1, as the client sees it."""
         assert not self.outcome, f"{event} after {self.outcome}"
+        assert now <= self.submitted + self.deadline + 0.1, f"{event} after the deadline"
         match event:
             case Tokens(start, ids, logprobs, owner):
                 assert start == len(self.log), f"ids from {start} at {len(self.log)}"
@@ -324,7 +326,7 @@ class WholeMesh:
         node, core = self.sim.nodes[router], self.routers[router]
         rid = core.submit(self.sim.now, request)
         expected = synthetic_run(ids, params_of(sampling), VOCAB, len(ids))
-        client = Client(rid, list(ids), sampling, salt, router, expected, self.sim.now)
+        client = Client(rid, list(ids), sampling, salt, router, expected, self.sim.now, spec["deadline"])
         self.clients[rid] = client
         self.sim.perform(node)
         self._deliver(router)
@@ -417,8 +419,11 @@ class WholeMesh:
     def settle(self, seconds: float = 120.0) -> None:
         """Run until no worker holds anything; I3 and the router's own books."""
         alive = [node for node in self.workers.values() if node.alive]
-        self.sim.run(self.sim.now + seconds, stop=lambda: all(node.worker.idle() for node in alive))
-        self.run(1.5)  # late reports and events
+        end = self.sim.now + seconds
+        while self.sim.run(end, stop=lambda: all(node.worker.idle() for node in alive)):
+            self.run(1.5)  # late reports and events; a re-warming may begin
+            if all(node.worker.idle() for node in alive):
+                break
         for node in alive:
             node.worker.check()
             assert node.worker.idle(), (node.name, {k: v for k, v in node.worker.counts().items() if v})
