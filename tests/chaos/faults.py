@@ -27,7 +27,13 @@ class Faults:
     last."""
 
     def __init__(
-        self, stage: Stage, seed: int, trouble: Trouble, moment: Callable[[str], Awaitable[None]]
+        self,
+        stage: Stage,
+        seed: int,
+        trouble: Trouble,
+        moment: Callable[[str], Awaitable[None]],
+        *,
+        long: bool,
     ) -> None:
         self._stage = stage
         self._draw = random.Random(seed)
@@ -44,7 +50,7 @@ class Faults:
             ("kill_main_at_token", 3, self._kill_main_at_token),
             ("kill_prefill_sending", 3, self._kill_prefill_sending),
             ("pause", 5, self._pause),
-            ("pause_long", 1, lambda: self._pause_node(self._some_worker(), (12.0, 33.0))),
+            ("pause_long", int(long), lambda: self._pause_node(self._some_worker(), (12.0, 33.0))),
             ("term", 3, self._term),
             ("line_cut_silent", 2, lambda: self._cut_links(self._stage.line, silent=True)),
             ("line_cut_loud", 2, lambda: self._cut_links(self._stage.line, silent=False)),

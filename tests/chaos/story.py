@@ -15,12 +15,13 @@ from tests.chaos.faults import Faults
 from tests.chaos.judging import Tally, Trouble, verdict
 from tests.chaos.stage import NODES, Stage, leaked, open_stage
 
-ENDED_WITHIN = 60.0
+ENDED_WITHIN = 120.0
 """Seconds that the last requests may take."""
 RESTED_WITHIN = 60.0
 """Seconds until nothing may be held any more; longer than any lease."""
 
 
+_LONG = 60.0  # seconds from which on a run has pauses that are longer than the leases
 _ANGRY = ("Traceback", '"level": "error"', '"level":"error"')
 
 
@@ -63,7 +64,9 @@ class Story:
             Client(f"client-{at}", stage.url, vocab, draw.getrandbits(32), self._tally, self._trouble, stems)
             for at in range(plan.clients)
         ]
-        self._faults = Faults(stage, draw.getrandbits(32), self._trouble, self._moment)
+        self._faults = Faults(
+            stage, draw.getrandbits(32), self._trouble, self._moment, long=plan.seconds >= _LONG
+        )
         self._recovery: list[float] = []
 
     async def run(self) -> Outcome:
