@@ -39,7 +39,7 @@ class PlaneCodec:
         self._decompressor = zstandard.ZstdDecompressor()
 
     def encode(self, data: memoryview | bytes, encoding: int) -> bytes | None:
-        """The encoded chunk; None where it would be no smaller, or is not of whole numbers: send it AS_IS."""
+        """The encoded chunk; None where it would be no smaller, or no whole numbers: send it AS_IS."""
         width = _WIDTH.get(encoding)
         raw = bytes(data)
         if width is None or not raw or len(raw) % width:
@@ -50,7 +50,7 @@ class PlaneCodec:
         return b"".join((_HEAD.pack(len(top)), top, *(raw[at::width] for at in range(width - 1))))
 
     def decode(self, data: memoryview | bytes, encoding: int, into: memoryview) -> None:
-        """Fill `into`, whose length is the chunk's decoded one. Raises BadChunk for what `encode` would not have
+        """Fill `into`, of the length of the decoded chunk. Raises BadChunk for what `encode` would not have
         made; `into` is untouched then."""
         width = _WIDTH.get(encoding)
         if width is None:
