@@ -288,7 +288,7 @@ class Client:
         tally.errors[ask.error] += 1
         refused = not ask.accepted and ask.error.endswith("+retry")
         broken_off = not ask.error[0].isdigit() and ask.error.endswith(("Error", "Timeout"))
-        if broken_off and self._trouble.router_during(ask.began, now, after=ROUTER_AFTER):
+        if broken_off and self._trouble.ends_rightly(ask.began, now, after=ROUTER_AFTER):
             tally.excused += 1
             return
         if refused and self._trouble.during(ask.began, now, after=AFTER):

@@ -58,6 +58,7 @@ class Faults:
             ("link_cut_loud", 3, lambda: self._cut_links([self._some_link()], silent=False)),
             ("link_delayed", 3, self._delay),
             ("router_kill", 1, lambda: self._kill_node(ROUTER, self._draw.uniform(0.0, 1.0))),
+            ("router_term", 1, lambda: self._term(ROUTER)),
             ("router_pause", 1, lambda: self._pause_node(ROUTER)),
         )
         self._left: list[str] = []
@@ -121,9 +122,9 @@ class Faults:
                 await asyncio.sleep(away)
                 await self._start(name)
 
-    async def _term(self) -> None:
-        name = self._some_worker()
-        async with self._holding(name) as free:
+    async def _term(self, name: str = "") -> None:
+        name = name or self._some_worker()
+        async with self._holding(name, drains=True) as free:
             if not free:
                 return
             self.say(f"term {name}")
@@ -170,14 +171,17 @@ class Faults:
         return self._draw.choice(kept if kept and self._draw.random() < 0.7 else free)
 
     @asynccontextmanager
-    async def _holding(self, name: str, *, dies: bool = True) -> AsyncIterator[bool]:
+    async def _holding(self, name: str, *, dies: bool = True, drains: bool = False) -> AsyncIterator[bool]:
         """The node for one fault alone; False where another has it already."""
         if name in self._busy:
             yield False
             return
         self._busy.add(name)
         try:
-            with self._broken(router=dies and name == ROUTER):
+            ends: list[tuple[float, float]] | None = None
+            if name == ROUTER and dies:
+                ends = self._trouble.draining if drains else self._trouble.router
+            with self._broken(ends):
                 yield True
         finally:
             self._busy.discard(name)
@@ -215,10 +219,10 @@ class Faults:
         return ", ".join(f"{a}>{b}" for (a, b), link in self._stage.links.items() if link in links)
 
     @contextmanager
-    def _broken(self, *, router: bool = False) -> Iterator[None]:
-        """A time of trouble."""
+    def _broken(self, ends: list[tuple[float, float]] | None = None) -> Iterator[None]:
+        """A time of trouble; `ends`: where it is noted too, as it may end requests."""
         clock = asyncio.get_running_loop().time
-        spans = [self._trouble.spans, *([self._trouble.router] if router else [])]
+        spans = [self._trouble.spans, *([ends] if ends is not None else [])]
         open_span = (clock(), _NEVER)
         for one in spans:
             one.append(open_span)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+_IN_FLIGHT = 0.5  # seconds in which a request may be on its way to a router that begins to drain
 _SEEN = 6  # ids that have to agree for a run to be found again elsewhere
 
 
@@ -44,18 +45,22 @@ def difference(told: Sequence[int], expected: Sequence[int], *, ended: bool) -> 
 
 @dataclass
 class Trouble:
-    """When something was broken on purpose: spans of loop time. `router` spans also end streams rightly."""
+    """When something was broken on purpose: spans of loop time. `router` spans also end streams rightly, and
+    `draining` ones what was asked after their beginning."""
 
     spans: list[tuple[float, float]] = field(default_factory=list)
     router: list[tuple[float, float]] = field(default_factory=list)
+    draining: list[tuple[float, float]] = field(default_factory=list)
 
     def during(self, began: float, ended: float, *, after: float) -> bool:
         """Whether anything was broken in this time, or up to `after` seconds before it."""
         return any(start <= ended and stop + after >= began for start, stop in self.spans)
 
-    def router_during(self, began: float, ended: float, *, after: float) -> bool:
-        """The same for the router alone."""
-        return any(start <= ended and stop + after >= began for start, stop in self.router)
+    def ends_rightly(self, began: float, ended: float, *, after: float) -> bool:
+        """Whether a connection to the router that broke in this time broke as it must."""
+        if any(start <= ended and stop + after >= began for start, stop in self.router):
+            return True
+        return any(start - _IN_FLIGHT <= began <= stop + after for start, stop in self.draining)
 
     def calm(self, began: float, ended: float) -> float:
         """Seconds of this time in which nothing was broken."""
