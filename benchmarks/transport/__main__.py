@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.transport import line_cases, trace_mix
+from benchmarks.transport import line_cases, long_cases, trace_mix
 from benchmarks.transport.agentic import DEFAULT
 from benchmarks.transport.line_cases import Wan
 from benchmarks.transport.results import Result, machine, table
@@ -71,12 +71,32 @@ def urgent_case(options: argparse.Namespace) -> list[Result]:
     return asyncio.run(line_cases.urgent((1.0,) if options.quick else (1.0, 4.0), megabytes, say))
 
 
+def many_case(options: argparse.Namespace) -> list[Result]:
+    """Transfers by the hundreds."""
+    return long_cases.many(400 if options.quick else 2000, 340, 1 if options.quick else 3, say)
+
+
+def estimate_case(options: argparse.Namespace) -> list[Result]:
+    """What is known of a line that is seldom used, and of one that changes."""
+    return asyncio.run(long_cases.estimate(20 if options.quick else 300 if options.full else 40, say))
+
+
+def cuts_case(options: argparse.Namespace) -> list[Result]:
+    """A transfer over a line that is cut again and again."""
+    return asyncio.run(
+        long_cases.cuts(2 if options.quick else 20 if options.full else 6, 10.0 if options.full else 4.0, say)
+    )
+
+
 CASES: dict[str, Case] = {
     "trace-mix": trace_mix_case,
     "loopback": loopback_case,
     "wan": wan_case,
     "wan-loss": wan_loss_case,
     "urgent": urgent_case,
+    "many": many_case,
+    "estimate": estimate_case,
+    "cuts": cuts_case,
 }
 
 

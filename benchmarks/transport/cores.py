@@ -79,12 +79,13 @@ Plan = Iterator[tuple[float, int, int]]
 class SendingCore(_Quiet):
     """Opens transfers as `plan` says, and sends their bytes in the queue's order."""
 
-    def __init__(self, plan: Plan, load: Iterator[tuple[int, int]]) -> None:
-        """`load`: (class, bytes) of transfers that follow one another without a pause, two at a time."""
+    def __init__(self, plan: Plan, load: Iterator[tuple[int, int]], at_once: int = 2) -> None:
+        """`load`: (class, bytes) of transfers that follow one another, `at_once` of them open."""
         super().__init__()
         self.opened: dict[int, tuple[float, int]] = {}  # by number: when in monotonic seconds, and class
         self._plan = plan
         self._load = load
+        self._at_once = at_once
         self._next = next(plan, None)
         self._began = 0.0
         self._node = ""
@@ -94,7 +95,7 @@ class SendingCore(_Quiet):
 
     def on_session(self, now: float, peer: PeerInfo) -> None:
         self._began, self._node = now, peer.node
-        for _ in range(2):
+        for _ in range(self._at_once):
             self._more_load(now)
         super().on_session(now, peer)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.transport.course import Course, congestion_controls, course, iperf
 from benchmarks.transport.loopback import Place, Run, Setting, bare, measure, ours, receive_ours, send_ours
@@ -33,6 +34,7 @@ class Wan:
     loss: float = 0.0
     buffer_bdp: float = 1.0
     congestion: str = ""
+    cap_mbit: float = 0.0  # as configured; 0: the line's rate
 
     @property
     def rate(self) -> float:
@@ -47,7 +49,7 @@ class Wan:
         return LineSpec(
             "wan",
             ("a", "b"),
-            rate=self.rate,
+            rate=(self.cap_mbit or self.mbit) * 1e6 / 8,
             rtt=self.rtt_ms / 1e3,
             bulk_connections=self.connections,
             congestion=self.congestion,
@@ -118,8 +120,8 @@ async def wan(lines: Sequence[Wan], pairs: int, least: float, say: Say) -> list[
     return found
 
 
-def over(line: Wan, where: Course, **changes: object) -> Run:
-    """One run of ours on a course."""
+def over(line: Wan, where: Course, **changes: Any) -> Run:
+    """One run of ours on a course; `changes` of the Setting."""
     setting = Setting(
         line.megabytes << 20,
         line.connections,
@@ -128,7 +130,8 @@ def over(line: Wan, where: Course, **changes: object) -> Run:
         receiver=where.far,
         transfer=16 << 20,
     )
-    return measure(receive_ours, send_ours, replace(setting, **changes), through=where.through)  # type: ignore[arg-type]
+    setting = replace(setting, **changes)
+    return measure(receive_ours, send_ours, setting, through=where.through)
 
 
 async def urgent(buffers: Sequence[float], megabytes: int, say: Say) -> list[Result]:

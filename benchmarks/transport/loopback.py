@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import multiprocessing
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, cast
@@ -28,6 +27,7 @@ from shared.transport.line import LineSpec
 from shared.transport.security import TlsFiles
 from shared.wire.handshake import Identity
 from shared.wire.messages import Role
+from shared.wire.port import BulkCore
 
 CHUNK = 256 << 10
 POOL = 64 << 20
@@ -55,6 +55,9 @@ class Setting:
     transfer: int = 64 << 20
     urgent: tuple[float, ...] = ()  # seconds from the start at which a transfer of `urgent_bytes` begins
     urgent_bytes: int = 1 << 20
+    sizes: tuple[int, ...] = ()  # of the transfers, instead of `transfer`; their sum is `total`
+    at_once: int = 2
+    gap: float = 0.0  # seconds from the start of one transfer to that of the next; 0: at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Run:
     progress: tuple[tuple[float, int], ...]  # (seconds, bytes so far)
     cpu: float = 0.0  # seconds of both processes
     took: tuple[float, ...] = ()  # seconds of each urgent transfer
+    estimates: tuple[tuple[float, float], ...] = ()  # (monotonic seconds, bytes/s) at the sender
     facts: dict[str, float] = field(default_factory=dict)
 
     def rate(self, skip: float = 0.0) -> float:
@@ -77,7 +81,7 @@ class Run:
 async def receive_ours(setting: Setting, pipe: Pipe) -> Any:
     over = asyncio.Event()
     core = ReceivingCore(setting.total, over.set)
-    endpoint = _endpoint(Identity("md", Role.MAIN, "b", 2), core, setting)
+    endpoint = endpoint_of(Identity("md", Role.MAIN, "b", 2), core, setting)
     pipe.send(await endpoint.listen(setting.receiver.address, 0))
     await over.wait()
     await endpoint.close()
@@ -89,19 +93,39 @@ async def receive_ours(setting: Setting, pipe: Pipe) -> Any:
 
 async def send_ours(setting: Setting, pipe: Pipe) -> Any:
     urgent = len(setting.urgent) * setting.urgent_bytes
-    whole, rest = divmod(setting.total - urgent, setting.transfer)
-    sizes = itertools.chain(itertools.repeat(setting.transfer, whole), (rest,) if rest else ())
+    sizes = setting.sizes or _pieces(setting.total - urgent, setting.transfer)
     plan = ((at, UNCOVERED, setting.urgent_bytes) for at in setting.urgent)
-    core = SendingCore(plan, ((COVERED if urgent else UNCOVERED, size) for size in sizes))
-    endpoint = _endpoint(Identity("p", Role.PREFILL, "a", 1), core, setting)
+    load: Iterator[tuple[int, int]] = ((COVERED if urgent else UNCOVERED, size) for size in sizes)
+    if setting.gap:
+        plan = ((at * setting.gap, UNCOVERED, size) for at, size in enumerate(sizes))
+        load = iter(())
+    core = SendingCore(plan, load, setting.at_once)
+    endpoint = endpoint_of(Identity("p", Role.PREFILL, "a", 1), core, setting)
     endpoint.dial("md", setting.receiver.address, pipe.recv(), setting.connections)
+    estimates: list[tuple[float, float]] = []
+    sampling = asyncio.create_task(_sample(endpoint, estimates))
     await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
-    line = next(iter(endpoint.lines().values()), None)
+    sampling.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await sampling
+    counters = dict(endpoint.counters)
     await endpoint.close()
-    return core.opened, line.rate if line else 0.0
+    return core.opened, estimates, counters
 
 
-def _endpoint(identity: Identity, core: SendingCore | ReceivingCore, setting: Setting) -> Endpoint:
+async def _sample(endpoint: Endpoint, into: list[tuple[float, float]]) -> None:
+    """The line's estimate, ten times a second."""
+    while True:
+        into += [(time.monotonic(), line.rate) for line in endpoint.lines().values()]
+        await asyncio.sleep(0.1)
+
+
+def _pieces(total: int, most: int) -> list[int]:
+    whole, rest = divmod(total, most)
+    return [most] * whole + ([rest] if rest else [])
+
+
+def endpoint_of(identity: Identity, core: BulkCore, setting: Setting) -> Endpoint:
     lines = [setting.line] if setting.line else []
     return Endpoint(identity, core, LinkPolicy(), lines=lines, tls=setting.tls, key=KEY)
 
@@ -176,7 +200,7 @@ async def send_bare(setting: Setting, pipe: Pipe) -> Any:
     )
     await loop.run_in_executor(None, pipe.recv)
     transport.close()
-    return {}, 0.0
+    return {}, [], {}
 
 
 Side = Callable[[Setting, Pipe], Coroutine[Any, Any, Any]]
@@ -217,13 +241,13 @@ def measure(
         sender.send(through(_answer(receiver, 30.0)))
         (progress, ended), cpu = _answer(receiver, most)
         sender.send("done")
-        (opened, line_rate), more = _answer(sender, 30.0)
+        (opened, estimates, counters), more = _answer(sender, 30.0)
     finally:
         for worker in workers:
             worker.join(2)
             worker.kill()
     took = _urgent(setting, opened, ended)
-    return Run(tuple(progress), cpu + more, took, {"line_estimate": line_rate})
+    return Run(tuple(progress), cpu + more, took, tuple(estimates), counters)
 
 
 def _urgent(

@@ -1,0 +1,133 @@
+"""Cases about what a line does over time: many transfers, a rate that changes, cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+from benchmarks.transport.course import course
+from benchmarks.transport.line_cases import Say, Wan, over
+from benchmarks.transport.loopback import Run, Setting, endpoint_of, measure, ours
+from benchmarks.transport.results import Result, quartiles
+from shared.wire.handshake import Identity
+from shared.wire.messages import Role
+from tests.support.resuming_core import ReceivingCore, SendingCore
+
+_CHUNK = 256 << 10
+
+
+def many(count: int, at_once: int, runs: int, say: Say) -> list[Result]:
+    """Many transfers of 64 KB to 4 MB: bytes per second of the second half beside the first."""
+    draw = random.Random(1)
+    sizes = tuple(draw.randrange(64 << 10, 4 << 20) for _ in range(count))
+    block = 1 << 20
+    total = sum(-(-size // block) * block for size in sizes)
+    ratios, rates = [], []
+    for at in range(runs):
+        run = ours(Setting(total, sizes=sizes, at_once=at_once))
+        middle = next(when for when, got in run.progress if got >= total // 2)
+        first = run.progress[0][0]
+        ratios.append((middle - first) / (run.progress[-1][0] - middle))
+        rates.append(run.rate() * 8e-9)
+        say(f"many {at + 1}/{runs}: {rates[-1]:.2f} Gbit/s, second half at {ratios[-1]:.2f} of the first")
+    facts: dict[str, Any] = {"transfers": count, "at_once": at_once}
+    value = statistics.median(rates)
+    return [Result("many: second half / first", value, "Gbit/s", None, quartiles(ratios), 0.9, more=facts)]
+
+
+async def estimate(idle_seconds: float, say: Say) -> list[Result]:
+    """A sender that sends a tenth of the time, then one that always does while the rate changes. The cap is
+    five times the rate, so that only what is measured counts."""
+    line = Wan(200, 40, 0, 2, cap_mbit=1000)
+    size = int(line.rate) >> 20 << 20  # a second of the line, every ten
+    count = max(2, round(idle_seconds / 10))
+    async with course(line.impairment, say) as where:
+        idle = await asyncio.to_thread(over, line, where, total=size * count, sizes=(size,) * count, gap=10.0)
+        last = [rate for when, rate in idle.estimates if when > idle.estimates[-1][0] - 5]
+        off = [abs(rate / line.rate - 1) for rate in last]
+        say(f"estimate at 10% duty: {statistics.median(last) * 8e-6:.0f} of {line.mbit:g} Mbit/s")
+        facts = {"engine": where.engine, "seconds": round(idle.estimates[-1][0] - idle.estimates[0][0])}
+        value = statistics.median(last) * 8e-6
+        case = "estimate at 10% duty: distance"
+        found = [Result(case, value, "Mbit/s", line.mbit, quartiles(off), 0.15, True, facts)]
+        return found + await _followed(line, where, say)
+
+
+async def _followed(line: Wan, where: Any, say: Say) -> list[Result]:
+    """200 -> 50 -> 200 Mbit/s."""
+    total = int(line.rate * 6 + line.rate / 4 * 8 + line.rate * 8) >> 20 << 20
+    running = asyncio.create_task(asyncio.to_thread(over, line, where, total=total))
+    moments: list[tuple[float, float]] = []
+    await asyncio.sleep(7)
+    for mbit, seconds in ((50.0, 8.0), (200.0, 0.0)):
+        where.line.set_rate(mbit)
+        moments.append((time.monotonic(), mbit * 1e6 / 8))
+        await asyncio.sleep(seconds)
+    run: Run = await running
+    found = []
+    for (began, rate), until in zip(moments, (moments[1][0], run.progress[-1][0]), strict=True):
+        within = [when for when, one in run.estimates if began < when < until and abs(one / rate - 1) <= 0.15]
+        took = min(within, default=until + 60) - began
+        say(f"estimate follows to {rate * 8e-6:g} Mbit/s in {took:.1f} s")
+        case = f"estimate follows to {rate * 8e-6:g} Mbit/s"
+        found.append(Result(case, took, "s", 3.0, (took / 3, took / 3, took / 3), 1.0, True))
+    return found
+
+
+async def _receive(setting: Setting, pipe: Pipe) -> Any:
+    core = ReceivingCore(setting.total, _CHUNK)
+    endpoint = endpoint_of(Identity("md", Role.MAIN, "b", 2), core, setting)
+    pipe.send(await endpoint.listen(setting.receiver.address, 0))
+    progress: list[tuple[float, int]] = []
+    while not progress or core.missing:
+        progress.append((time.monotonic(), setting.total - len(core.missing) * _CHUNK))
+        await asyncio.sleep(0.05)
+    progress.append((time.monotonic(), setting.total))
+    await endpoint.close()
+    if core.memory != _pattern(setting.total):
+        raise SystemExit("what arrived is not what was sent")
+    return progress, {}
+
+
+async def _send(setting: Setting, pipe: Pipe) -> Any:
+    core = SendingCore(_pattern(setting.total), _CHUNK)
+    endpoint = endpoint_of(Identity("p", Role.PREFILL, "a", 1), core, setting)
+    endpoint.dial("md", setting.receiver.address, pipe.recv(), setting.connections)
+    await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+    await endpoint.close()
+    facts = {"resent": core.sent_bytes - setting.total, **endpoint.counters}
+    return {}, [], facts
+
+
+def _pattern(size: int) -> bytes:
+    return random.Random(7).randbytes(1 << 20) * (size >> 20)
+
+
+async def cuts(count: int, longest: float, say: Say) -> list[Result]:
+    """Random cuts, half of them silent, while one transfer runs; all bytes arrive, and few are sent again."""
+    draw = random.Random(3)
+    line = Wan(200, 40, 0, 1)
+    async with course(line.impairment, say) as where:
+        seconds = 2.0 * count + 4
+        total = int(line.rate * seconds) >> 20 << 20
+        setting = Setting(total, 1, line=line.spec, sender=where.near, receiver=where.far)
+        running = asyncio.create_task(
+            asyncio.to_thread(measure, _receive, _send, setting, 60 + count * (longest + 6), where.through)
+        )
+        await asyncio.sleep(3)
+        for at in range(count):
+            where.line.cut(silent=bool(at % 2))
+            await asyncio.sleep(draw.uniform(0.1, longest))
+            where.line.heal()
+            await asyncio.sleep(2.0)
+        run: Run = await running
+    resent = run.facts["resent"] / count
+    bound = line.rate * line.rtt_ms / 1e3 * 2 + 2 * _CHUNK  # the line and its buffer, what is unsent, a chunk
+    ratio = resent / bound
+    say(f"cuts: {count}, {resent / 1e6:.2f} MB sent again for each, of {bound / 1e6:.2f} allowed")
+    facts = {"cuts": count, "engine": where.engine, "megabytes": total >> 20}
+    return [Result("cuts: resent per cut", resent / 1e6, "MB", bound / 1e6, (ratio,) * 3, 1.0, True, facts)]
