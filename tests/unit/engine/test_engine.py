@@ -131,6 +131,21 @@ def test_history_is_given_to_those_that_need_it() -> None:
     assert (draws[1].position, draws[1].prompt_len) == (6, 6)
 
 
+def test_an_item_names_the_blocks_of_its_tokens_and_draws_only_at_the_end() -> None:
+    bench = Bench(policy=WorkerPolicy(max_chunk_tokens=6))
+    seq = bench.add(prompt(15), Goal.PREFILL)
+    standby = bench.add(prompt(3, 1), Goal.EXTEND)
+    assert bench.engine.has_work
+    bench.run()
+    table = tuple(bench.engine.blocks(seq))
+    items = [item for plan in bench.plans for item in plan.items if item.seq == seq]
+    assert [(item.start, len(item.ids)) for item in items] == [(0, 6), (6, 6), (12, 3)]
+    assert [item.blocks for item in items] == [table[:2], table[:3], table]
+    assert [item.draw is not None for item in items] == [False, False, True]
+    [last] = [item for plan in bench.plans for item in plan.items if item.seq == standby]
+    assert last.draw is None
+
+
 # --- standby ------------------------------------------------------------------------------------------------
 
 
@@ -577,6 +592,20 @@ def test_a_step_that_raises_fails_its_sequences_and_the_engine_goes_on() -> None
     assert bench.pool.free == bench.pool.total
     bench.add(prompt(9), more=3)
     assert len(of(bench.run(), Sampled)) == 3
+
+
+def test_a_fault_of_a_finished_sequence_is_told() -> None:
+    bench = Bench()
+    seq = bench.add(prompt(6), Goal.EXTEND, params=sampling(6))
+
+    def spoil(plan: StepPlan, _: StepResult) -> StepResult:
+        bench.engine.set_goal(seq, Goal.OWN)
+        return step_failed(plan, ValueError("x"), 0.0)
+
+    assert broken_step(bench, spoil) == [
+        Finished(seq, 6, "length"),
+        Fault(seq, "internal", "ValueError: x"),
+    ]
 
 
 def test_a_fault_of_an_ended_sequence_is_not_told() -> None:
