@@ -12,10 +12,12 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from benchmarks.wan.proxy import WanProxy
 from services.router.service import RouterService
@@ -40,6 +42,7 @@ Service = RouterService | WorkerProcess
 
 READY_WITHIN = 30.0
 IDLE_WITHIN = 20.0
+CLOSED_WITHIN = 20.0
 _LOOP_THREADS = ("asyncio_", "uvloop_")  # of the loop's own executor
 SITE: dict[RoleName, str] = {"router": "a", "prefill": "a", "relay": "a", "main_decode": "b"}
 
@@ -77,13 +80,14 @@ class Running:
 class LiveMesh:
     """The services by node name. `until` waits for a condition, looked at after every event anywhere."""
 
-    def __init__(self, model: Model, config: MeshConfig, wan: WanProxy, ports: Mapping[str, int]) -> None:
+    def __init__(self, model: Model, config: MeshConfig, wan: WanProxy, late: Sequence[str]) -> None:
         self.config = config
         self.wan = wan
-        self.ports = ports
         self.client = Client(f"http://{config.node('router-0').http}")
         self.vocab = model.vocab
         self._model = model
+        self._late = frozenset(late)
+        self._early = _without(config, self._late)
         self._running: dict[str, Running] = {}
         self._moved = asyncio.Event()
         self.moves = 0
@@ -108,14 +112,15 @@ class LiveMesh:
         return {name: one for name, one in services.items() if isinstance(one, WorkerProcess)}
 
     async def start(self, name: str) -> None:
-        """Bring a node up."""
-        node = self.config.node(name)
+        """Bring a node up. Those that were there from the beginning have never heard of a late one."""
+        config = self.config if name in self._late else self._early
+        node = config.node(name)
         service: Service
         if node.role == "router":
-            service = RouterService(self.config, node)
+            service = RouterService(config, node)
             self._watch(service.core)
         else:
-            service = WorkerProcess(self.config, node, self._model.load)
+            service = WorkerProcess(config, node, self._model.load)
         await service.start()
         if isinstance(service, WorkerProcess):
             self._watch(service.worker)
@@ -266,6 +271,7 @@ def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshCon
             role=role,
             datacenter=SITE[role],
             listen=f"127.0.0.1:{ports[name]}",
+            address=f"127.0.0.1:{ports[name + '.wan']}" if name in shape.late and SITE[role] == "b" else "",
             http=f"127.0.0.1:{ports[name + '.http']}" if role == "router" else "",
             **{"pool_blocks": shape.blocks, **shape.node.get(name, {})},
         )
@@ -297,6 +303,15 @@ def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshCon
     )
 
 
+def _without(config: MeshConfig, names: Collection[str]) -> MeshConfig:
+    """The mesh file as it was before these nodes."""
+    return msgspec.structs.replace(
+        config,
+        nodes=tuple(node for node in config.nodes if node.name not in names),
+        routes=tuple(route for route in config.routes if route.target not in names),
+    )
+
+
 def names_of(shape: Shape) -> list[str]:
     """All nodes of a shape, in the order in which they start."""
     names = ["router-0"]
@@ -319,7 +334,7 @@ async def live_mesh(model: Model, shape: Shape | None = None) -> AsyncIterator[L
                 if name.startswith(("router", "main")):
                     flip = name.startswith("router")
                     ports[f"{name}.wan"] = await wan.route("127.0.0.1", ports[name], flip=flip)
-            mesh = LiveMesh(model, mesh_config(model, shape, ports), wan, ports)
+            mesh = LiveMesh(model, mesh_config(model, shape, ports), wan, shape.late)
             try:
                 for name in names:
                     if name not in shape.late:
@@ -328,7 +343,8 @@ async def live_mesh(model: Model, shape: Shape | None = None) -> AsyncIterator[L
                 yield mesh
                 await mesh.settled()
             finally:
-                await mesh.close()
+                async with asyncio.timeout(CLOSED_WITHIN):
+                    await mesh.close()
     await before.same()
 
 
