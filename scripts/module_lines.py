@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("shared", "services", "benchmarks", "scripts", "tests/support")
+ROOMS = ("shared", "services", "benchmarks", "scripts", "tests/support", "tests/chaos")
 
 
 def module_lines() -> Iterator[str]:

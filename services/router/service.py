@@ -156,6 +156,7 @@ class RouterService:
         found = dict(self.core.snapshot())
         found |= {f"transport_{name}_total": float(value) for name, value in self._endpoint.counters.items()}
         found["streams_live"] = float(len(self.streams))
+        found["tasks"] = float(len(asyncio.all_tasks()))
         return found
 
     def _keys(self, host: str) -> Keys:

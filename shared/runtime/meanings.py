@@ -68,6 +68,7 @@ MEANINGS: Mapping[str, str] = {
     "steps_total": "Steps of the engine",
     "decode_step_ms": "Milliseconds of recent decode steps (median)",
     "prefill_tokens_per_second": "Measured rate of prefill",
+    "tasks": "Tasks of the event loop; at rest their number does not change",
     "pool_blocks": "KV blocks of the pool",
     "pool_free": "Blocks that hold nothing",
     "pool_cached": "Blocks that are kept for later requests and may be evicted",

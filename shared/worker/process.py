@@ -193,6 +193,7 @@ class WorkerProcess:
             "pool_blocks": float(pool.total),
             "pool_free": float(pool.free),
             "pool_cached": float(pool.cached),
+            "tasks": float(len(asyncio.all_tasks())),
         }
         found |= {
             "running": float(stats.running),

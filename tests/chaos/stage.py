@@ -139,8 +139,8 @@ class Stage:
         return Held(counts, _sockets(self.nodes[name].process.pid))
 
 
-def leaked(role: RoleName, held: Held, sockets: int) -> dict[str, float]:
-    """What of a process that should be at rest is not; `sockets` it had at rest before."""
+def leaked(role: RoleName, held: Held, rest: Held) -> dict[str, float]:
+    """What of a process that should be at rest is not; `rest`: as it was at rest before."""
     counts = held.counts
     found = {name: count for name, count in counts.items() if name.startswith("held_") and count}
     if role == "router":
@@ -150,8 +150,10 @@ def leaked(role: RoleName, held: Held, sockets: int) -> dict[str, float]:
         away = counts["pool_blocks"] - counts["pool_free"] - counts["pool_cached"]
         if away:
             found["blocks"] = away
-    if held.sockets > sockets:
-        found["sockets"] = held.sockets - sockets
+    if held.sockets > rest.sockets:
+        found["sockets"] = held.sockets - rest.sockets
+    if counts["tasks"] > rest.counts["tasks"]:
+        found["tasks"] = counts["tasks"] - rest.counts["tasks"]
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.chaos.clients import Client
 from tests.chaos.faults import Faults
 from tests.chaos.judging import Tally, Trouble, verdict
-from tests.chaos.stage import NODES, Stage, leaked, open_stage
+from tests.chaos.stage import NODES, Held, Stage, leaked, open_stage
 
 ENDED_WITHIN = 120.0
 """Seconds that the last requests may take."""
@@ -71,7 +71,7 @@ class Story:
 
     async def run(self) -> Outcome:
         """The whole of it."""
-        sockets = await self._sockets_at_rest()
+        rest = await self._at_rest()
         ends_at = self._clock() + self._plan.seconds
         running = [asyncio.create_task(client.run(), name=client.name) for client in self._clients]
         try:
@@ -84,7 +84,7 @@ class Story:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        leaks = await self._rest(sockets)
+        leaks = await self._rest(rest)
         self._stage.look_for_crashes()
         faults = dict(self._faults.done)
         faults["disconnect"] = sum(client.disconnects for client in self._clients)
@@ -133,15 +133,21 @@ class Story:
 
     # --- at rest --------------------------------------------------------------------------------------------
 
-    async def _sockets_at_rest(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+    async def _at_rest(self) -> dict[str, Held]:
+        """What each node has before anything is asked: the most of some looks."""
+        looks = []
         for _ in range(3):
-            for name in NODES:
-                found[name] = max(found.get(name, 0), (await self._stage.held(name)).sockets)
+            looks.append({name: await self._stage.held(name) for name in NODES})
             await asyncio.sleep(0.2)
-        return found
+        return {
+            name: Held(
+                {"tasks": max(look[name].counts["tasks"] for look in looks)},
+                max(look[name].sockets for look in looks),
+            )
+            for name in NODES
+        }
 
-    async def _rest(self, sockets: dict[str, int]) -> dict[str, dict[str, float]]:
+    async def _rest(self, rest: dict[str, Held]) -> dict[str, dict[str, float]]:
         """What is still held once everything had time to end."""
         if await self._stage.until_ready(RESTED_WITHIN) is None:
             self._tally.notes.append("the mesh has not come together again")
@@ -150,7 +156,7 @@ class Story:
             leaks: dict[str, dict[str, float]] = {}
             for name, (role, _) in NODES.items():
                 try:
-                    found = leaked(role, await self._stage.held(name), sockets[name])
+                    found = leaked(role, await self._stage.held(name), rest[name])
                 except OSError:
                     found = {"no answer": 1.0}
                 if found:

@@ -52,10 +52,12 @@ def test_calm_time_is_what_no_trouble_covers() -> None:
 
 
 def test_what_is_held_at_rest_is_a_leak() -> None:
-    rest = {"pool_blocks": 8.0, "pool_free": 5.0, "pool_cached": 3.0, "held_pins": 0.0}
-    assert not leaked("prefill", Held(rest, 4), sockets=4)
-    assert leaked("prefill", Held(rest | {"held_pins": 2.0}, 4), sockets=4) == {"held_pins": 2.0}
-    assert leaked("relay", Held(rest | {"pool_free": 4.0}, 5), sockets=4) == {"blocks": 1.0, "sockets": 1}
+    rest = {"pool_blocks": 8.0, "pool_free": 5.0, "pool_cached": 3.0, "held_pins": 0.0, "tasks": 9.0}
+    before = Held(rest, 4)
+    assert not leaked("prefill", before, before)
+    assert leaked("prefill", Held(rest | {"held_pins": 2.0}, 4), before) == {"held_pins": 2.0}
+    assert leaked("relay", Held(rest | {"pool_free": 4.0}, 5), before) == {"blocks": 1.0, "sockets": 1}
+    assert leaked("relay", Held(rest | {"tasks": 11.0}, 4), before) == {"tasks": 2.0}
 
 
 @pytest.mark.parametrize("kind", ["wrong", "duplicated", "missing", "hangs"])
