@@ -18,10 +18,8 @@ from shared.engine.synthetic import synthetic_run
 from tests.chaos.judging import Tally, Trouble, difference
 from tests.support.small_tokenizer import EOS
 
-HANG = 30.0
-"""Seconds without a token and without an error, nothing being broken."""
-HANG_WHOLE = 90.0
-"""The same for an answer that comes at once."""
+WHOLE = 3.0
+"""Times the patience with a stream that a client has with an answer that comes at once."""
 AFTER = 10.0
 """Seconds after a fault in which a refusal may still be its consequence."""
 ROUTER_AFTER = 2.0
@@ -112,13 +110,16 @@ class Client:
         tally: Tally,
         trouble: Trouble,
         stems: list[list[int]],
+        patience: float,
     ) -> None:
+        """`patience`: seconds without a token and without an error, nothing being broken, that are a hang."""
         self.name = name
         self._vocab = vocab
         self._draw = random.Random(seed)
         self._tally = tally
         self._trouble = trouble
         self._stems = stems
+        self._patience = patience
         self._http = httpx.AsyncClient(base_url=url, timeout=None, trust_env=False)
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self.progress = Progress(self._clock())
@@ -208,7 +209,7 @@ class Client:
                 self._tally.left += 1
                 ask.error = "left"
                 return
-            patience = HANG_WHOLE if self.progress.blind else HANG
+            patience = self._patience * (WHOLE if self.progress.blind else 1.0)
             if not self.progress.slow and self._trouble.calm(self.progress.last, now) > patience:
                 self._tally.hangs += 1
                 self._tally.notes.append(f"hang of {self.name}: {_short(ask)}")

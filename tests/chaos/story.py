@@ -38,6 +38,7 @@ class Plan:
     rate_mbit: float = 20.0
     rtt_ms: float = 20.0
     pool_blocks: int = 1024
+    patience: float = 30.0  # calm seconds without a token and without an error that are a hang
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,16 @@ class Story:
         draw = random.Random(plan.seed)
         stems = [[draw.randrange(3, 250) for _ in range(700)] for _ in range(6)]
         self._clients = [
-            Client(f"client-{at}", stage.url, vocab, draw.getrandbits(32), self._tally, self._trouble, stems)
+            Client(
+                f"client-{at}",
+                stage.url,
+                vocab,
+                draw.getrandbits(32),
+                self._tally,
+                self._trouble,
+                stems,
+                plan.patience,
+            )
             for at in range(plan.clients)
         ]
         self._faults = Faults(
