@@ -9,8 +9,12 @@ from services.router.mesh import Mesh
 from shared.policy.line_share import SenderReport, shares
 from shared.wire.messages import LineShare
 
-EVERY = 0.25
-"""Seconds between two dealings while a line has a backlog."""
+EVERY = 0.05
+"""Seconds between two dealings while a line has a backlog: most transfers of agents are over in less than a
+tenth of a second, and what was dealt to those is lost until then."""
+
+HORIZON = 0.1
+"""Seconds until other shares count: a dealing and a report's way."""
 
 TTL = 1.0
 """Seconds that a share counts without being renewed."""
@@ -41,7 +45,7 @@ class Sharing:
             smallest = report.smallest_remaining.get(line.name, unsent)
             oldest = report.oldest_age_ms.get(line.name, 0) / 1000
             reports[worker.node] = SenderReport(unsent, smallest, oldest)
-        rates = shares(line.rate, reports)
+        rates = shares(line.rate, reports, horizon=HORIZON)
         for node, rate in rates.items():
             self._seq += 1
             share = LineShare(line.name, rate, self._seq, int(1000 * TTL), len(rates))
