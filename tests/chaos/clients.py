@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ AFTER = 10.0
 ROUTER_AFTER = 2.0
 """The same for a connection to a router that died."""
 _CONTEXT = 1600  # ids from which on a session is given up
+_SMALL = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]  # so that a slow reader is felt by the router
 _FIRST, _LAST = 3, 250  # ids that prompts are made of
 
 
@@ -120,7 +122,8 @@ class Client:
         self._trouble = trouble
         self._stems = stems
         self._patience = patience
-        self._http = httpx.AsyncClient(base_url=url, timeout=None, trust_env=False)
+        transport = httpx.AsyncHTTPTransport(socket_options=_SMALL)
+        self._http = httpx.AsyncClient(base_url=url, timeout=None, trust_env=False, transport=transport)
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self.progress = Progress(self._clock())
         self.seen = 0.0
@@ -185,6 +188,7 @@ class Client:
         leave = draw.uniform(0.0, 1.5) if way < 0.15 else None
         slow = 0.15 <= way < 0.2
         whole = 0.2 <= way < 0.3
+        self.slow_reads += slow
         if whole:
             ask.max_tokens = min(ask.max_tokens, 60)
         self.progress = Progress(self._clock(), slow=slow, blind=whole)
@@ -245,7 +249,6 @@ class Client:
                 elif line.startswith(b"data: ") and self._take(ask, line[6:], response):
                     self._saw()
                 if slow and not self.stopping and self._draw.random() < 0.1:
-                    self.slow_reads += 1
                     await asyncio.sleep(self._draw.uniform(0.1, 1.0))
 
     def _take(self, ask: Ask, body: bytes, response: httpx.Response) -> int:

@@ -17,7 +17,8 @@ from benchmarks.wan.proxy import WanProxy
 from tests.chaos.judging import Trouble
 from tests.chaos.stage import NODES, ROUTER, Stage
 
-Fault = Callable[[], Awaitable[None]]
+Fault = Callable[[], Awaitable[bool]]
+"""Breaks something and mends it; False: it is broken already."""
 _DELAY = 2.0
 _NEVER = float("inf")
 
@@ -81,29 +82,30 @@ class Faults:
 
     async def _one(self, kind: str) -> None:
         fault = next(one for name, _, one in self._kinds if name == kind)
+        if not await fault():
+            return
         self.done[kind] += 1
-        await fault()
         self.healed_at = max(self.healed_at, asyncio.get_running_loop().time())
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
-    async def _kill(self) -> None:
-        await self._kill_node(self._some_worker(), self._draw.uniform(0.3, 3.0))
+    async def _kill(self) -> bool:
+        return await self._kill_node(self._some_worker(), self._draw.uniform(0.3, 3.0))
 
-    async def _kill_and_start(self) -> None:
-        await self._kill_node(self._some_worker(), 0.0)
+    async def _kill_and_start(self) -> bool:
+        return await self._kill_node(self._some_worker(), 0.0)
 
-    async def _kill_main_at_token(self) -> None:
+    async def _kill_main_at_token(self) -> bool:
         """A main decode dies as a stream is at its first id, in the middle, or one before the end."""
         await self._moment(self._draw.choice(("first", "middle", "last")))
-        await self._kill_node(self._some_worker("main"), self._draw.uniform(0.0, 2.0))
+        return await self._kill_node(self._some_worker("main"), self._draw.uniform(0.0, 2.0))
 
-    async def _kill_prefill_sending(self) -> None:
+    async def _kill_prefill_sending(self) -> bool:
         """A prefill dies while it sends: early, in the middle or late in a transfer."""
         name = self._some_worker("prefill")
         await self._until_sending(name)
         await asyncio.sleep(self._draw.choice((0.0, 0.03, 0.07)))
-        await self._kill_node(name, self._draw.uniform(0.0, 2.0))
+        return await self._kill_node(name, self._draw.uniform(0.0, 2.0))
 
     async def _until_sending(self, name: str) -> None:
         for _ in range(40):
@@ -114,25 +116,27 @@ class Faults:
                 return
             await asyncio.sleep(0.02)
 
-    async def _kill_node(self, name: str, away: float) -> None:
+    async def _kill_node(self, name: str, away: float) -> bool:
         async with self._holding(name) as free:
             if free:
                 self.say(f"kill {name} for {away:.1f} s")
                 await self._stage.end(name, signal.SIGKILL)
                 await asyncio.sleep(away)
                 await self._start(name)
+            return free
 
-    async def _term(self, name: str = "") -> None:
+    async def _term(self, name: str = "") -> bool:
         name = name or self._some_worker()
         async with self._holding(name, drains=True) as free:
             if not free:
-                return
+                return False
             self.say(f"term {name}")
             code = await self._stage.end(name, signal.SIGTERM)
             self.say(f"{name} has drained")
             if code:
                 self._stage.crashes.append(f"{name} ended with {code} after SIGTERM")
             await self._start(name)
+        return True
 
     async def _start(self, name: str) -> None:
         """Start a node again, and wait until it answers."""
@@ -147,13 +151,13 @@ class Faults:
                 self.say(f"{name} is back")
                 return
 
-    async def _pause(self) -> None:
-        await self._pause_node(self._some_worker())
+    async def _pause(self) -> bool:
+        return await self._pause_node(self._some_worker())
 
-    async def _pause_node(self, name: str, lengths: Sequence[float] = (0.3, 1.5, 3.0, 5.0)) -> None:
+    async def _pause_node(self, name: str, lengths: Sequence[float] = (0.3, 1.5, 3.0, 5.0)) -> bool:
         async with self._holding(name, dies=False) as free:
             if not free:
-                return
+                return False
             node, seconds = self._stage.nodes[name], self._draw.choice(lengths)
             self.say(f"pause {name} for {seconds} s")
             node.process.send_signal(signal.SIGSTOP)
@@ -161,6 +165,7 @@ class Faults:
             await asyncio.sleep(seconds)
             node.process.send_signal(signal.SIGCONT)
             node.stopped = False
+        return True
 
     def _some_worker(self, kind: str = "") -> str:
         """A worker to which nothing is done just now, mostly one whose fellow is well."""
@@ -191,7 +196,7 @@ class Faults:
     def _some_link(self) -> WanProxy:
         return self._draw.choice(list(self._stage.links.values()))
 
-    async def _cut_links(self, links: Sequence[WanProxy], *, silent: bool) -> None:
+    async def _cut_links(self, links: Sequence[WanProxy], *, silent: bool) -> bool:
         mine = [link for link in links if link not in self._cut]
         seconds = self._draw.choice((0.5, 1.5, 3.0, 5.0))
         self.say(f"cut {len(mine)} links{' silently' if silent else ''} for {seconds} s: {self._names(mine)}")
@@ -203,8 +208,9 @@ class Faults:
             for link in mine:
                 link.heal()
         self._cut -= set(mine)
+        return bool(mine)
 
-    async def _delay(self) -> None:
+    async def _delay(self) -> bool:
         """One link's packets take 2 s more, for some seconds."""
         link = self._some_link()
         self.say(f"delay {self._names([link])}")
@@ -214,6 +220,7 @@ class Faults:
             await asyncio.sleep(self._draw.uniform(3.0, 6.0))
             for shaper in link.shapers:
                 shaper.delay -= _DELAY / 2
+        return True
 
     def _names(self, links: Sequence[WanProxy]) -> str:
         return ", ".join(f"{a}>{b}" for (a, b), link in self._stage.links.items() if link in links)

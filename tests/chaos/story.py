@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 from collections.abc import Sequence
@@ -136,7 +135,9 @@ class Story:
         """Let the clients finish what they have asked for."""
         for client in self._clients:
             client.stopping = True
-        _, late = await asyncio.wait(running, timeout=ENDED_WITHIN)
+        ended, late = await asyncio.wait(running, timeout=ENDED_WITHIN)
+        for task in ended:
+            task.result()
         if late:
             self._tally.hangs += len(late)
             self._tally.notes.append(f"not ended {ENDED_WITHIN} s after the last fault: {len(late)} clients")
@@ -193,6 +194,4 @@ async def run(plan: Plan, directory: Path) -> Outcome:
     )
     async with opening as stage:
         vocab = json.loads((directory / "model" / "config.json").read_text(encoding="utf-8"))["vocab_size"]
-        with contextlib.suppress(asyncio.CancelledError):
-            return await Story(plan, stage, vocab).run()
-    raise KeyboardInterrupt
+        return await Story(plan, stage, vocab).run()
