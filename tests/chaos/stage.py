@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import signal
 import socket
@@ -215,8 +216,12 @@ def _answers(node: NodeConfig) -> bool:
 
 
 def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=5.0) as answer:
-        body: bytes = answer.read()
+    """Raises OSError where the answer is not whole."""
+    try:
+        with urllib.request.urlopen(url, timeout=5.0) as answer:
+            body: bytes = answer.read()
+    except http.client.HTTPException as error:
+        raise OSError(f"{url}: {error}") from error
     return body
 
 
