@@ -106,6 +106,14 @@ class Bench:
         return self.pool.pinned == 0 and self.pool.promised_total == 0
 
 
+def fill(bench: Bench, ids: list[int]) -> None:
+    """Leave the full blocks of `ids` cached."""
+    seq = bench.add([*ids, 1], Goal.EXTEND)
+    bench.run()
+    bench.engine.end(seq)
+    bench.run()
+
+
 def of(events: Sequence[EngineEvent] | None, kind: type[Event], seq: int | None = None) -> list[Event]:
     """The events of one kind (and sequence), in order."""
     return [event for event in events or () if isinstance(event, kind) and (seq is None or event.seq == seq)]
