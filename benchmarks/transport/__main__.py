@@ -71,6 +71,12 @@ def urgent_case(options: argparse.Namespace) -> list[Result]:
     return asyncio.run(line_cases.urgent((1.0,) if options.quick else (1.0, 4.0), megabytes, say))
 
 
+def tls_case(options: argparse.Namespace) -> list[Result]:
+    """Two processes on this machine, encrypted."""
+    pairs, megabytes = (1, 64) if options.quick else (5, 256)
+    return list(line_cases.tls(options.pairs or pairs, megabytes, options.tls, say))
+
+
 def many_case(options: argparse.Namespace) -> list[Result]:
     """Transfers by the hundreds."""
     return long_cases.many(400 if options.quick else 2000, 340, 1 if options.quick else 3, say)
@@ -94,6 +100,7 @@ CASES: dict[str, Case] = {
     "wan": wan_case,
     "wan-loss": wan_loss_case,
     "urgent": urgent_case,
+    "tls": tls_case,
     "many": many_case,
     "estimate": estimate_case,
     "cuts": cuts_case,
@@ -115,6 +122,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--full", action="store_true", help="the whole matrix")
     parser.add_argument("--pairs", type=int, default=0, help="interleaved pairs of each case with sockets")
     parser.add_argument("--plots", type=Path, default=Path("build/plots"), help="where PNG files go")
+    parser.add_argument(
+        "--tls",
+        type=Path,
+        default=Path("tests/golden/tls"),
+        help="directory with mesh.pem, mesh.key, mesh-ca.pem",
+    )
     trace = parser.add_argument_group("trace-mix")
     trace.add_argument(
         "--trace", type=Path, default=DEFAULT, help="agentic_sessions.jsonl.gz (default: %(default)s)"

@@ -24,7 +24,7 @@ from shared.policy.config import LinkPolicy
 from shared.policy.priority import COVERED, UNCOVERED
 from shared.transport.endpoint import Endpoint
 from shared.transport.line import LineSpec
-from shared.transport.security import TlsFiles
+from shared.transport.security import Tls, TlsFiles
 from shared.wire.handshake import Identity
 from shared.wire.messages import Role
 from shared.wire.port import BulkCore
@@ -186,7 +186,9 @@ class _Source(asyncio.Protocol):
 async def receive_bare(setting: Setting, pipe: Pipe) -> Any:
     over = asyncio.Event()
     sink = _Sink(setting.total, over)
-    server = await asyncio.get_running_loop().create_server(lambda: sink, setting.receiver.address, 0)
+    secure = Tls(setting.tls).server if setting.tls else None
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: sink, setting.receiver.address, 0, ssl=secure)
     pipe.send(server.sockets[0].getsockname()[1])
     await over.wait()
     server.close()
@@ -195,8 +197,9 @@ async def receive_bare(setting: Setting, pipe: Pipe) -> Any:
 
 async def send_bare(setting: Setting, pipe: Pipe) -> Any:
     loop = asyncio.get_running_loop()
+    secure = Tls(setting.tls).client if setting.tls else None
     transport, _ = await loop.create_connection(
-        lambda: _Source(setting.total), setting.receiver.address, pipe.recv()
+        lambda: _Source(setting.total), setting.receiver.address, pipe.recv(), ssl=secure
     )
     await loop.run_in_executor(None, pipe.recv)
     transport.close()
