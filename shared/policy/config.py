@@ -70,7 +70,8 @@ class WorkerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     growth_tokens: int = 256
     """Output tokens that admission at a decoder reserves room for (or max_tokens, if less)."""
     local_tokens: int = 256
-    """Tokens at most that a new owner computes itself rather than wait for the rest of a transfer that runs."""
+    """Tokens at most that a new owner computes itself rather than wait for the rest of a transfer that
+    runs."""
     attach_wait: float = 5.0
     """Seconds a finished prefill keeps its blocks pinned without an Attach."""
     send_pin_fraction: float = 0.5
@@ -143,13 +144,16 @@ class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     drain: float = 30.0
     """Seconds that streams are served after SIGTERM."""
     replace_wait: float = 30.0
-    """Seconds a request without an owner waits for a worker that could take it on, before it ends with an error."""
+    """Seconds a request without an owner waits for a worker that could take it on, before it ends with an
+    error."""
     max_failures: int = 3
-    """Failures of workers at one request (`internal`, `nan`, divergence), without an id between, before it ends."""
+    """Failures of workers at one request (`internal`, `nan`, divergence), without an id between, before it
+    ends."""
     max_losses: int = 8
     """Workers lost, stalled or drained under one request, without an id between, before it ends."""
     queue_wait: float = 10.0
-    """Seconds a request may wait for room before it is refused; one that would wait longer is refused at once."""
+    """Seconds a request may wait for room before it is refused; one that would wait longer is refused at
+    once."""
     max_waiting: int = 1024
     """Requests that wait for room at most."""
     breaker_failures: int = 3
