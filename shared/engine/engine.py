@@ -235,7 +235,7 @@ class Engine:
             return
         if sequence.goal is not Goal.EXTEND and self._finish(sequence):
             return
-        if sequence.goal is Goal.EXTEND and not sequence.remaining and not sequence.flying:
+        if sequence.goal is Goal.EXTEND and not sequence.remaining:
             self._tell_extended(sequence)
         if sequence.wants and sequence.phase is Phase.RESTING:
             sequence.turn(Turn.WORK)

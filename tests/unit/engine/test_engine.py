@@ -102,6 +102,8 @@ def test_the_context_is_the_last_limit() -> None:
     seq = bench.add(prompt(5), more=50)
     events = bench.run()
     assert of(events, Finished) == [Finished(seq, 7, "length")]
+    whole = bench.add(prompt(7))
+    assert of(bench.run(), Finished) == [Finished(whole, 7, "length")]
     with pytest.raises(InvalidRequest, match="8 token ids do not fit: give 1 to 7"):
         bench.add(prompt(8))
     with pytest.raises(InvalidRequest):
@@ -116,6 +118,10 @@ def test_logprobs_come_where_asked() -> None:
     assert sampled.logprob is not None
     assert sampled.top[0][0] == sampled.id
     assert len(sampled.top) == 2
+    bench.add(prompt(5), params=dataclasses.replace(sampling(6), logprobs=0))
+    [sampled] = of(bench.run(), Sampled)
+    assert sampled.logprob is not None
+    assert not sampled.top
 
 
 def test_history_is_given_to_those_that_need_it() -> None:
@@ -245,6 +251,15 @@ def test_a_finished_prefill_can_go_on() -> None:
     bench.engine.set_goal(seq, Goal.OWN)
     rest = of(bench.run(), Sampled)
     assert [event.id for event in first + rest] == expected(prompt(6), params)
+
+
+def test_a_prefill_may_be_fed_before_it_runs() -> None:
+    bench = Bench()
+    params = sampling(20)
+    seq = bench.add(prompt(3), Goal.PREFILL, params=params)
+    bench.engine.feed(seq, [1, 2, 3])
+    [sampled] = of(bench.run(), Sampled)
+    assert (sampled.position, sampled.id) == (6, expected([*prompt(3), 1, 2, 3], params, 1)[0])
 
 
 # --- the cache ----------------------------------------------------------------------------------------------

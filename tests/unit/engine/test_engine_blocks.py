@@ -327,6 +327,9 @@ def test_stats() -> None:
     assert (stats.running, stats.queued, stats.queued_tokens) == (0, 0, 0)
     assert stats.decode_step_ms == pytest.approx(11)
     assert stats.queue_wait == pytest.approx(0.018)  # the second one waited for both chunks of the first
+    bench.engine.set_goal(1, Goal.OWN)
+    bench.step()
+    assert bench.engine.stats.queue_wait == stats.queue_wait  # it had its first place long ago
 
 
 def test_a_root_keeps_tenants_apart() -> None:
