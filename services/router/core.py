@@ -197,6 +197,9 @@ class RouterCore:
     def on_suspect(self, now: float, node: str, suspect: bool) -> None:
         """No sign of life of a worker, or one again."""
         self.mesh.fleet.suspected(node, suspect)
+        if not suspect:
+            for r in self.requests.values():
+                r.heard(node)
         self._watch.look_at_all_on(now, node)
         self._watch.look_at_stuck(now)
         self._gate.serve_waiting(now)

@@ -91,7 +91,7 @@ class Failures:
         self._blame(now, leg)
         self._orders.release(r, leg)
         r.detach(leg)
-        r.shun(leg.node, now + self._mesh.policy.admit_timeout)
+        r.shun(leg.node, now + self._mesh.policy.admit_timeout, Obstacle.SILENT)
         self._lost_one(now, r, leg, "gave no answer")
 
     # --- failures -------------------------------------------------------------------------------------------

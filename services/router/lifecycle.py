@@ -168,6 +168,11 @@ class Request:
         """Do not ask a node again before `until`."""
         self.avoid[node] = (until, why)
 
+    def heard(self, node: str) -> None:
+        """A silent node gives signs of life: it may be asked again."""
+        if node in self.avoid and self.avoid[node][1] is Obstacle.SILENT:
+            del self.avoid[node]
+
     def shunned(self, now: float) -> dict[str, Obstacle]:
         """Nodes not to be asked now."""
         return {node: why for node, (until, why) in self.avoid.items() if until > now}

@@ -18,6 +18,7 @@ from tests.support.whole_mesh import ROUTER, WORKER, Client, WholeMesh, prompt
 HARMS = (
     "cut",
     "cut router",
+    "part",
     "lose",
     "restart",
     "restart router",
@@ -87,7 +88,12 @@ class Weather:
                 replace_wait=12.0,
             ),
             check_every=1,
-            timing=SyntheticTiming(step=rng.choice((0.001, 0.006)), token=rng.choice((0.0001, 0.001))),
+            timings={
+                name: SyntheticTiming(
+                    step=rng.choice((0.001, 0.006, 0.02)), token=rng.choice((0.0001, 0.001))
+                )
+                for name in names
+            },
         )
         self.harms = harms
         self.ample = min(blocks) >= 200
@@ -169,6 +175,12 @@ class Weather:
             case "cut router":
                 mesh.sim.cut(name, router)
                 self._later(wait, lambda: mesh.sim.heal(name, router))
+            case "part":
+                others = [one for one in (*names, *mesh.routers) if one != name]
+                for one in others:
+                    mesh.sim.cut(name, one)
+                for one in others:
+                    self._later(wait, lambda one=one: mesh.sim.heal(name, one))  # type: ignore[misc]
             case "lose":
                 mesh.sim.lose(name, rng.choice((other, router)))
                 self._later(wait, mesh.join)

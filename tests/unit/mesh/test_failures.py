@@ -324,6 +324,18 @@ def test_where_everybody_is_silent_the_request_waits() -> None:
     mesh.settle()
 
 
+def test_a_main_decode_that_gave_no_answer_is_asked_again_as_soon_as_it_is_heard() -> None:
+    mesh = WholeMesh("p1", "md1", wan=40e3, router=PLAIN)
+    mesh.sim.cut("r", "md1")
+    client = mesh.submit(prompt(82), 20)
+    mesh.run(5.2)
+    assert mesh.core.mesh.counters["admit_timeouts_total"] == 1
+    mesh.sim.heal("r", "md1")
+    mesh.finish()
+    assert client.times[-1] - client.submitted < 6.0
+    mesh.settle()
+
+
 # --- drains -------------------------------------------------------------------------------------------------
 
 
