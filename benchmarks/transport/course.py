@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +20,15 @@ from benchmarks.wan.proxy import WanProxy
 
 _CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _IPERF_PORT = 5201
+_MARGIN = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """`through` turns the port that a far process listens on into the one to dial; call it from a thread."""
+    """`through` turns the port that a far process listens on into the one to dial; call it from a thread.
+    `line` None: loopback."""
 
-    line: NamespaceLine | WanProxy
+    line: NamespaceLine | WanProxy | None
     near: Place
     far: Place
     through: Callable[[int], int]
@@ -61,7 +65,10 @@ def congestion_controls() -> list[str]:
 
 def iperf(where: Course, streams: int, seconds: float, skip: float, congestion: str = "") -> float | None:
     """Bytes per second that iperf3 receives after the first `skip` seconds; None where it is not installed.
-    Raises ChildProcessError where it fails."""
+
+    On a line no more than what the line carried in that time: iperf3 also counts what had queued before.
+    Raises ChildProcessError where it fails.
+    """
     if shutil.which("iperf3") is None:
         return None
     words = ["-s", "-1", "--forceflush", "-p", str(_IPERF_PORT), "-B", where.far.address]
@@ -75,20 +82,27 @@ def iperf(where: Course, streams: int, seconds: float, skip: float, congestion: 
         words = ["-c", where.far.address, "-p", str(port), "-P", str(streams), "-J"]
         words += ["-t", f"{seconds:g}", "-O", f"{skip:g}", "-l", "256K"]
         words += ["-C", congestion] if congestion else []
-        done = subprocess.run(
-            _inside(where.near, ["iperf3", *words]),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds + skip + 30,
-        )
-        report = json.loads(done.stdout)
+        command = _inside(where.near, ["iperf3", *words])
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+            carried = _carried(where, seconds, skip)
+            report = json.loads(client.communicate(timeout=30)[0])
         if "error" in report:
             raise ChildProcessError(f"iperf3: {report['error']}")
-        return float(report["end"]["sum_received"]["bits_per_second"]) / 8
+        return min(carried, float(report["end"]["sum_received"]["bits_per_second"]) / 8)
     finally:
         server.kill()
         server.communicate()
+
+
+def _carried(where: Course, seconds: float, skip: float) -> float:
+    """Bytes per second that the line carries forward in the middle of the next `seconds` after `skip`."""
+    if where.line is None:
+        return math.inf
+    time.sleep(skip + _MARGIN)
+    began, before = time.monotonic(), where.line.carried[0]
+    time.sleep(seconds - 2 * _MARGIN)
+    after = where.line.carried[0]
+    return (after - before) / (time.monotonic() - began)
 
 
 def _inside(place: Place, command: list[str]) -> list[str]:

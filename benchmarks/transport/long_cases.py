@@ -9,7 +9,7 @@ import time
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
-from benchmarks.transport.course import course
+from benchmarks.transport.course import Course, course
 from benchmarks.transport.line_cases import Say, Wan, over
 from benchmarks.transport.loopback import Run, Setting, endpoint_of, measure, ours
 from benchmarks.transport.results import Result, quartiles
@@ -57,11 +57,12 @@ async def estimate(idle_seconds: float, say: Say) -> list[Result]:
         return found + await _followed(line, where, say)
 
 
-async def _followed(line: Wan, where: Any, say: Say) -> list[Result]:
+async def _followed(line: Wan, where: Course, say: Say) -> list[Result]:
     """200 -> 50 -> 200 Mbit/s."""
     total = int(line.rate * 6 + line.rate / 4 * 8 + line.rate * 8) >> 20 << 20
     running = asyncio.create_task(asyncio.to_thread(over, line, where, total=total))
     moments: list[tuple[float, float]] = []
+    assert where.line is not None
     await asyncio.sleep(7)
     for mbit, seconds in ((50.0, 8.0), (200.0, 0.0)):
         where.line.set_rate(mbit)
@@ -112,6 +113,7 @@ async def cuts(count: int, longest: float, say: Say) -> list[Result]:
     draw = random.Random(3)
     line = Wan(200, 40, 0, 1)
     async with course(line.impairment, say) as where:
+        assert where.line is not None
         seconds = 2.0 * count + 4
         total = int(line.rate * seconds) >> 20 << 20
         setting = Setting(total, 1, line=line.spec, sender=where.near, receiver=where.far)
