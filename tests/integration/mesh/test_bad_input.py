@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import xxhash
 
+from services.router.service import RouterService
 from shared.errors import Rejected
 from shared.wire import messages as m
 from shared.wire.codec import decode, encode
 from shared.wire.connection import Numbered
 from shared.wire.framing import Frame, FrameKind, chunk_head, frame_bytes
 from shared.wire.handshake import Identity
+from shared.worker.process import WorkerProcess
 from tests.support.live_client import Answer
 from tests.support.live_judge import synthetic_answer
 from tests.support.live_mesh import LiveMesh, Shape, live_mesh
@@ -83,7 +85,7 @@ STRANGE: dict[str, bytes] = {
 
 async def test_strangers_at_every_port(synthetic: SyntheticModel) -> None:
     async with serving(synthetic) as mesh:
-        services = [mesh.router, *mesh.workers.values()]
+        services: list[RouterService | WorkerProcess] = [mesh.router, *mesh.workers.values()]
         for code, data in STRANGE.items():
             await asyncio.gather(*(sent(mesh, service.port, data) for service in services))
             assert [service._endpoint.counters[f"refused_{code}"] for service in services] == [1] * 4
@@ -121,8 +123,8 @@ class Intruder:
         who, port = identity_of(mesh, "prefill-0"), mesh[node].port
         control = await (await RawPeer.dial(port, who)).opened()
         assert control.agreed is not None
-        known = {"session": control.agreed.session, "peer_incarnation": mesh[node].worker.site.incarnation}
-        bulk = await (await RawPeer.dial(port, who, bulk=1, **known)).opened()
+        ours, theirs = control.agreed.session, mesh[node].worker.site.incarnation
+        bulk = await (await RawPeer.dial(port, who, bulk=1, session=ours, peer_incarnation=theirs)).opened()
         try:
             yield cls(control, bulk)
         finally:
@@ -210,7 +212,7 @@ async def test_a_worker_that_speaks_for_others(synthetic: SyntheticModel) -> Non
             for seq, (message, payload) in enumerate(lies(r.rid, r.main.term, r.main.ticket), 1):
                 peer.send(frame_bytes(Frame(FrameKind.MESSAGE, encode(message), payload, seq, 0)))
         last = len(lies(r.rid, 1, r.main.ticket))
-        services = [mesh.router, *mesh.workers.values()]
+        services: list[RouterService | WorkerProcess] = [mesh.router, *mesh.workers.values()]
         await mesh.until(
             lambda: all(one._endpoint._book.peers["stranger"].session.last_seq == last for one in services)
         )

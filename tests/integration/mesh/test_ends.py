@@ -54,8 +54,8 @@ async def test_a_stop_id_that_comes_first(road: str, tiny: Case, tiny_shared: Sh
     async with live_mesh(tiny_shared, shape_of(road)) as mesh:
         prompt = tiny.prompt(37)
         (first, *_) = tiny.answer(prompt, 1)
-        own = {"stop_token_ids": [first]}
-        forced = {"logit_bias": {str(EOS_ID): 100.0}}
+        own: dict[str, Any] = {"stop_token_ids": [first]}
+        forced: dict[str, Any] = {"logit_bias": {str(EOS_ID): 100.0}}
         later = {**own, "min_tokens": 3}
         answers = await crowd(
             *(mesh.client.complete(prompt, 12, **fields) for fields in (own, forced, later))
