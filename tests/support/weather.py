@@ -268,6 +268,9 @@ class Weather:
         ]:
             strange = {kind: counters[kind] for kind in TROUBLE if counters.get(kind)}
             assert not strange, f"{name}: {strange}"
+        for client in self.mesh.clients.values():
+            hurried = client.deadline < 10.0
+            assert client.error is None or hurried or not self.ample, f"{client.rid}: {client.error!r}"
         if self.ample:
             assert self.mesh.check_prompts() <= self.mesh.dropped()
 
