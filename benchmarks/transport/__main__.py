@@ -49,8 +49,12 @@ def wan_case(options: argparse.Namespace) -> list[Result]:
     slow = Wan(200, 40, 128, 2)
     fast = Wan(1000, 40, 512, 4)
     pairs = options.pairs or (1 if options.quick else 5 if options.full else 3)
-    found = asyncio.run(line_cases.wan([slow], pairs, 0.93, say))
-    return found if options.quick else found + asyncio.run(line_cases.wan([fast], pairs, 0.90, say))
+    found = asyncio.run(line_cases.wan([slow], pairs, 0.93, options.plots, say))
+    return (
+        found
+        if options.quick
+        else found + asyncio.run(line_cases.wan([fast], pairs, 0.90, options.plots, say))
+    )
 
 
 def wan_loss_case(options: argparse.Namespace) -> list[Result]:
@@ -62,7 +66,7 @@ def wan_loss_case(options: argparse.Namespace) -> list[Result]:
         for rtt in trips
         for loss in ((0.001,) if options.quick else (0.001, 0.01))
     ]
-    return asyncio.run(line_cases.wan(lines, pairs, 0.85, say))
+    return asyncio.run(line_cases.wan(lines, pairs, 0.85, options.plots, say))
 
 
 def urgent_case(options: argparse.Namespace) -> list[Result]:

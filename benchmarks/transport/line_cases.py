@@ -104,15 +104,17 @@ def tls(pairs: int, megabytes: int, files: Path, say: Say) -> Iterator[Result]:
     yield paired("tls loopback / bare ssl socket", one, other, "Gbit/s", None)
 
 
-async def wan(lines: Sequence[Wan], pairs: int, least: float, say: Say) -> list[Result]:
+async def wan(lines: Sequence[Wan], pairs: int, least: float, plots: Path, say: Say) -> list[Result]:
     """Each line: part of its rate that arrives after the first second, and beside the best of iperf3."""
     found = []
+    last: dict[str, Run] = {}
     for each in lines:
         async with course(each.impairment, say) as where:
             mine: list[float] = []
             theirs: list[float] = []
             for pair in range(pairs):
-                mine.append((await asyncio.to_thread(over, each, where)).rate(SKIP))
+                last[each.name] = run = await asyncio.to_thread(over, each, where)
+                mine.append(run.rate(SKIP))
                 counts = (1, 4, 8) if not each.loss else (each.connections,)
                 rates = [
                     await asyncio.to_thread(iperf, where, count, 4.0, SKIP, each.congestion)
@@ -134,6 +136,8 @@ async def wan(lines: Sequence[Wan], pairs: int, least: float, say: Say) -> list[
             if theirs:
                 one, other = ([rate * 8e-6 for rate in rates] for rates in (mine, theirs))
                 found.append(paired(f"{case} / iperf3", one, other, "Mbit/s", 1.0, **facts))
+    target = plots / f"wan{'-loss' if lines[0].loss else ''} {lines[0].mbit:g}.png".replace(" ", "-")
+    say(f"plot: {target}" if plot_progress(last, target) else "no plot: matplotlib is not installed")
     return found
 
 
