@@ -39,6 +39,8 @@ def test_prefill_draws_one_id_and_rests_with_its_blocks(length: int) -> None:
     assert bench.pool.pinned == -(-length // BLOCK)
     assert bench.engine.computed(seq) == length
     assert not bench.engine.has_work
+    bench.engine.feed(seq, [1, 2, 3])
+    assert not bench.engine.has_work
     bench.engine.end(seq)
     bench.run()
     assert (bench.pool.pinned, bench.pool.cached) == (0, length // BLOCK)

@@ -317,6 +317,7 @@ def test_stats() -> None:
     bench.add(prompt(16), Goal.PREFILL)
     bench.add(prompt(5, 1), more=3)
     assert bench.engine.stats.queued_tokens == 21
+    bench.now = 5.0
     bench.step()
     stats = bench.engine.stats
     assert (stats.queued_tokens, stats.steps, stats.computed_tokens) == (13, 1, 8)
@@ -326,7 +327,7 @@ def test_stats() -> None:
     stats = bench.engine.stats
     assert (stats.running, stats.queued, stats.queued_tokens) == (0, 0, 0)
     assert stats.decode_step_ms == pytest.approx(11)
-    assert stats.queue_wait == pytest.approx(0.018)  # the second one waited for both chunks of the first
+    assert stats.queue_wait == pytest.approx((5.0 + 5.036) / 2)  # the second one: both chunks of the first
     bench.engine.set_goal(1, Goal.OWN)
     bench.step()
     assert bench.engine.stats.queue_wait == stats.queue_wait  # it had its first place long ago
