@@ -83,13 +83,17 @@ class WaitingRoom:
         return rid in self._where
 
     def add(self, rid: Rid, tenant: str, priority: int, cost: int) -> None:
-        """Wait at the end of the tenant's queue; `cost` in prompt tokens."""
+        """Wait in the tenant's queue; `cost` in prompt tokens. One that was placed in vain has its old place."""
         if rid in self._where:
             return
         level = self._levels.setdefault(priority, OrderedDict())
         if tenant not in level:
             level[tenant] = _Tenant()
-        level[tenant].queue[rid] = max(1, cost)
+        queue = level[tenant].queue
+        earlier = bool(queue) and rid < next(reversed(queue))
+        queue[rid] = max(1, cost)
+        if earlier:
+            level[tenant].queue = OrderedDict(sorted(queue.items()))
         self._where[rid] = (priority, tenant)
 
     def remove(self, rid: Rid, *, served: bool = False) -> None:

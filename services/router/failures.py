@@ -74,10 +74,11 @@ class Failures:
             if leg.role is Role.PREFILL and self._fits_nowhere(r):
                 r.hopeless = refused.detail or f"{len(r.log)} tokens are too many for every prefill worker"
             return
-        r.shun(leg.node, now + after)
         worker = self._mesh.fleet.get(leg.node)
         if worker is not None and reason in (RefuseReason.NO_BLOCKS, RefuseReason.QUEUE_FULL):
-            worker.full_until = max(worker.full_until, now + min(after, 1.0))
+            worker.full_until = max(worker.full_until, now + min(after, 1.0))  # or until it reports more room
+        else:
+            r.shun(leg.node, now + after)
 
     def _fits_nowhere(self, r: Request) -> bool:
         """Whether every prefill worker has said that the request is too long for it."""

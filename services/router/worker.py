@@ -155,6 +155,8 @@ class Worker:
             return
         if old is None or _moved(old, report):
             self.progress_at = now
+        if old is not None and _roomier(old, report):
+            self.full_until = 0.0
         self.report = report
         self.fresh = {key: placed for key, placed in self.fresh.items() if placed.at > now - REPORT_LAG}
         self.since = Since()
@@ -223,3 +225,12 @@ def _moved(old: LoadReport, new: LoadReport) -> bool:
     if steps is not None:
         return steps != old.counters.get("steps")
     return new.queued_tokens < old.queued_tokens
+
+
+def _roomier(old: LoadReport, new: LoadReport) -> bool:
+    """Whether what was refused for want of room might be taken now."""
+    return (
+        new.free_blocks > old.free_blocks
+        or new.promised_blocks < old.promised_blocks
+        or new.queued < old.queued
+    )

@@ -64,7 +64,7 @@ def test_a_tenant_that_was_alone_owes_nothing_when_another_comes() -> None:
     assert 4 <= sum(counter < 100 for counter in served) <= 6
 
 
-def test_a_request_that_left_is_gone_and_may_come_again() -> None:
+def test_a_request_that_was_placed_in_vain_has_its_old_place_again() -> None:
     room = WaitingRoom()
     room.add(rid(1), "a", 0, 10)
     room.add(rid(2), "a", 0, 10)
@@ -73,7 +73,7 @@ def test_a_request_that_left_is_gone_and_may_come_again() -> None:
     assert len(room) == 1
     assert room.peek() == rid(2)
     room.add(rid(1), "a", 0, 10)
-    assert serve(room, 2) == [2, 1]
+    assert serve(room, 2) == [1, 2]
 
 
 def test_after_skips_what_was_tried() -> None:
