@@ -83,7 +83,7 @@ class WaitingRoom:
         return rid in self._where
 
     def add(self, rid: Rid, tenant: str, priority: int, cost: int) -> None:
-        """Wait in the tenant's queue; `cost` in prompt tokens. One that was placed in vain has its old place."""
+        """Wait in the tenant's queue; `cost` in prompt tokens. One placed in vain has its old place again."""
         if rid in self._where:
             return
         level = self._levels.setdefault(priority, OrderedDict())
