@@ -20,12 +20,19 @@ class Yard:
         self.open: list[Transfer] = []
 
     def begin(
-        self, cls: TransferClass, upto: int, *, have: int = 0, expected: int = 0, target: str = "md1"
+        self,
+        cls: TransferClass,
+        upto: int,
+        *,
+        have: int = 0,
+        expected: int = 0,
+        target: str = "md1",
+        incarnation: int = 7,
     ) -> Transfer:
         number = len(self.open) + 1
         hashes = [bytes([block]) * 16 for block in range(upto)]
         attach = Attach(
-            Rid(1, number), target, 7, bytes([number]) * 16, have, expected, upto, hashes[-1], cls
+            Rid(1, number), target, incarnation, bytes([number]) * 16, have, expected, upto, hashes[-1], cls
         )
         transfer = Transfer(attach, "r", hashes, SIZE, 0.0)
         for block in range(upto):
@@ -93,6 +100,22 @@ def test_where_a_carrier_ends_without_a_block_one_that_left_it_takes_it_back(yar
     assert slow.wanted == [2, 3]
     yard.end(slow)
     assert len(yard.carriage) == 0
+
+
+def test_a_block_that_landed_and_was_not_published_ends_with_its_ticket(yard: Yard) -> None:
+    first, second = yard.begin(COVERED, 4), yard.begin(COVERED, 4)
+    first.report(Have(first.ticket, first.rid, published=1, ranges=((2, 0, SIZE), (3, 0, SIZE))))
+    assert yard.end(first) == [second]
+    assert second.wanted == [1, 2, 3]
+    assert second.unsent_bytes == 3 * SIZE
+
+
+def test_what_an_earlier_process_was_brought_is_not_left_to_that(yard: Yard) -> None:
+    first = yard.begin(COVERED, 4)
+    first.report(Have(first.ticket, first.rid, published=4))
+    second = yard.begin(COVERED, 4, incarnation=8)
+    assert second.wanted == [0, 1, 2, 3]
+    assert yard.end(first) == []
 
 
 def test_those_that_bring_what_a_receiver_waits_for_are_known(yard: Yard) -> None:
