@@ -67,7 +67,7 @@ class Weather:
             blocks={name: rng.choice(blocks) for name in names},
             wan=rng.choice((2e3, 8e3, 3e4, 0.0)),
             lan=rng.choice((5e4, 0.0)),
-            delay=rng.choice((0.001, 0.02)),
+            delay=rng.choice((0.001, 0.02, 0.15)),
             jitter=rng.choice((0.0, 0.01)),
             chunk=rng.choice((50, 64, 100, 256)),
             lanes=rng.choice((1, 1, 2)),
@@ -169,7 +169,7 @@ class Weather:
         names = sorted(mesh.workers)
         name, other = rng.sample(names, 2)
         router = rng.choice(sorted(mesh.routers))
-        wait = rng.choice((0.01, 0.3, 3.0, 6.0))
+        wait = rng.choice((0.01, 0.3, 0.3, 3.0, 3.0, 6.0, 33.0))
         match kind:
             case "cut":
                 mesh.sim.cut(name, other)

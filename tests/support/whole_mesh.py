@@ -438,8 +438,8 @@ class WholeMesh:
         for worker in core.mesh.fleet.all():
             assert not worker.placed, (worker.node, worker.placed)
             assert not worker.drawing, (worker.node, worker.drawing)
-            node = self.workers[worker.node]
-            if node.alive and node.incarnation == worker.peer.incarnation:
+            node, link = self.workers[worker.node], self.sim.link(core.node, worker.node)
+            if node.alive and link is not None and link.up and node.incarnation == worker.peer.incarnation:
                 assert core.mesh.index.hashes(worker.node) == set(node.pool.hashes()), worker.node
 
     # --- measures -------------------------------------------------------------------------------------------
