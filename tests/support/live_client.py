@@ -138,18 +138,26 @@ class LiveStream:
 
     def __init__(self, response: httpx.Response) -> None:
         self.answer = Answer()
-        self._lines = response.aiter_lines()
+        self._bytes = response.aiter_bytes()
+        self._rest = b""
 
     async def step(self) -> bool:
         """Take the next event; False at the end."""
-        async for line in self._lines:
-            if line == "data: [DONE]":
+        while True:
+            event, ended, rest = self._rest.partition(b"\n\n")
+            if not ended:
+                more = await anext(self._bytes, b"")
+                if not more:
+                    return False
+                self._rest += more
+                continue
+            self._rest = rest
+            if event == b"data: [DONE]":
                 self.answer.done = True
                 return False
-            if line.startswith("data: "):
-                self.answer.take(msgspec.json.decode(line[6:].encode()))
+            if event.startswith(b"data: "):
+                self.answer.take(msgspec.json.decode(event[6:]))
                 return True
-        return False
 
     async def ids(self, count: int) -> None:
         """Read until so many ids have come."""

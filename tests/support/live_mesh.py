@@ -137,8 +137,14 @@ class LiveMesh:
 
     async def kill(self, name: str) -> None:
         """Take a node down without a word: its sockets close, nobody is told why."""
-        for stream in list(self._running[name].service._endpoint._inbound.streams):
+        service = self._running[name].service
+        for stream in list(service._endpoint._inbound.streams):
             stream.abort("killed")
+        if isinstance(service, RouterService):
+            server = service._web._server
+            server.force_exit = True
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()
         await self._end(name)
 
     async def _end(self, name: str) -> None:

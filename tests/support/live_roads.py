@@ -20,3 +20,12 @@ ROADS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+
+MIXED: dict[str, Any] = {
+    "md_local_tokens": 24,
+    "relay_margin": 0.0,
+    "catch_up_backlog": 4,
+    "singular_min_uncached": 64,
+    "singular_pool_fraction": 0.5,
+}
+"""A policy under which every road is taken by some requests."""

@@ -1,4 +1,4 @@
-"""Live meshes run on uvloop, as the services do; tests marked so run on asyncio's own loop too."""
+"""Live meshes run on uvloop, as the services do where it is installed; `test_loops` on asyncio's own too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The loops to run on."""
-    return {"uvloop": uvloop.new_event_loop}
+    own = {"asyncio": asyncio.new_event_loop} if item.path.name == "test_loops.py" else {}
+    return {"uvloop": uvloop.new_event_loop, **own}
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from tests.support.live_client import Answer, Refused
 from tests.support.live_judge import crowd, synthetic_answer
 from tests.support.live_mesh import LiveMesh, Shape, live_mesh
 from tests.support.live_models import SyntheticModel
-from tests.support.live_roads import ROADS
+from tests.support.live_roads import MIXED, ROADS
 
 CLEAN_WITHIN = 2.0
 
@@ -155,16 +155,6 @@ class Storm:
         )
         until = mesh.moves + draw.choice((0, 5, 20, 60, 120, 250, 500))
         await leave(mesh, asking, lambda: asking.done() or mesh.moves >= until)
-
-
-MIXED = {
-    "md_local_tokens": 24,
-    "relay_margin": 0.0,
-    "catch_up_backlog": 4,
-    "singular_min_uncached": 64,
-    "singular_pool_fraction": 0.5,
-}
-"""A policy under which every road is taken by some requests."""
 
 
 async def test_two_hundred_random_aborts_under_load_leave_nothing(synthetic: SyntheticModel) -> None:

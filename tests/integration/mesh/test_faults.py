@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from services.router.lifecycle import Request
@@ -156,6 +157,24 @@ async def test_a_router_that_drains_serves_its_streams_to_the_end(synthetic: Syn
         assert refused.status_code == 503
         await crowd_.answers()
         await draining
+
+
+async def test_a_router_that_dies_and_comes_back(synthetic: SyntheticModel) -> None:
+    """Its clients see their connections break; workers drop its requests at once and keep their caches."""
+    async with live_mesh(synthetic, shape_of("one_shot")) as mesh:
+        prompt = prompt_of(0)
+        asking = asyncio.create_task(mesh.client.streamed(prompt, 200, ignore_eos=True))
+        requests = mesh.router.core.requests
+        await mesh.until(lambda: any(r.owner is not None and r.owner is r.main for r in requests.values()))
+        await mesh.kill("router-0")
+        with pytest.raises(httpx.HTTPError):
+            await asking
+        await mesh.start("router-0")
+        await mesh.until_ready()
+        await mesh.settled(within=2)
+        again = await mesh.client.complete(prompt, 12, ignore_eos=True)
+        assert again.ids == synthetic_answer(prompt, 12, mesh.vocab)
+        assert again.cached == len(prompt) // 4 * 4
 
 
 LATE = ("main-1", "relay-1", "prefill-1")

@@ -59,7 +59,11 @@ async def test_the_second_turn_sends_only_missing_blocks(road: str, coarse: Synt
         before = mesh.sent
         follow = await ask(mesh, second, 40)
         assert follow.cached == follow.pdd["md_hit_tokens"] == held * BLOCK
-        assert about(mesh.sent - before, len(second) // BLOCK - held)
+        missing = len(second) // BLOCK - held
+        assert about(mesh.sent - before, missing)
+        assert follow.pdd["kv_bytes_asked"] == missing * BYTES
+        assert follow.pdd["kv_bytes_full"] == len(second) // BLOCK * BYTES
+        assert 0 < follow.pdd["handoff_bytes"] < BYTES // 8
 
 
 async def test_a_short_turn_is_extended_by_main_decode_alone(coarse: SyntheticModel) -> None:
