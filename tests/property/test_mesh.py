@@ -7,6 +7,7 @@ at more, and always other ones.
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from tests.support.weather import HARMS, Weather
 
 EXAMPLES = int(os.environ.get("MESH_EXAMPLES", "0"))
+pytestmark = pytest.mark.timeout(60 + EXAMPLES)
 SEEDS = st.integers(0, 1 << 32)
 
 
@@ -53,3 +55,14 @@ def test_whatever_breaks_no_token_is_wrong_and_nothing_is_left(seed: int, reques
 def test_each_harm_alone(harm: str) -> None:
     for seed in range(2):
         play(seed, 6, (200,), (harm,))
+
+
+@pytest.mark.parametrize("seed", [6491, 10451, 10545, 40037])
+def test_lives_that_once_went_wrong(seed: int) -> None:
+    play(seed, 6, (60, 100, 200), HARMS)
+
+
+def test_lives_that_nobody_has_seen_yet() -> None:
+    fresh = random.SystemRandom()
+    for _ in range(6):
+        play(fresh.getrandbits(32), 6, (60, 100, 200), HARMS)

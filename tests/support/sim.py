@@ -97,6 +97,7 @@ class Link:
     over: bool = False
     era: int = 0  # grows with each cut: events of an older era are void
     down_since: float = 0.0
+    untold: tuple[Node, str] | None = None  # an end that has not heard yet that the session is over
     waiting: dict[str, deque[tuple[Message, bytes]]] = field(
         default_factory=dict
     )  # by receiver, sent and not arrived
@@ -243,6 +244,9 @@ class Sim:
 
     def connect(self, a: str, b: str) -> Link:
         """A session between two nodes opens now."""
+        former = self.links.get(frozenset((a, b)))
+        if former is not None:
+            self._tell_late(former)
         first, second = self.nodes[a], self.nodes[b]
         lanes = [
             _Lane(*ends)
@@ -314,8 +318,10 @@ class Sim:
         for lane in link.lanes:
             self._pump(link, lane)
 
-    def lose(self, a: str, b: str, reason: str = "lease") -> None:
-        """The session of two nodes ends for good at both ends."""
+    def lose(self, a: str, b: str, reason: str = "lease", *, apart: float = 0.0) -> None:
+        """The session of two nodes ends for good; the second one learns of it `apart` seconds later, or when
+        the next session begins.
+        """
         link = self.link(a, b)
         if link is None:
             return
@@ -323,9 +329,22 @@ class Sim:
             self._break(link)
         link.over = True
         link.era += 1
-        for node in link.ends:
-            if node.alive:
-                self.call(node, lambda n=node: n.core.on_lost(self.now, link.other(n).name, reason))  # type: ignore[misc]
+        first, second = (self.nodes[a], self.nodes[b])
+        self._tell_lost(link, first, reason)
+        link.untold = (second, reason)
+        if not apart:
+            self._tell_late(link)
+        else:
+            self.at(self.now + apart, lambda: self._tell_late(link))
+
+    def _tell_late(self, link: Link) -> None:
+        if link.untold is not None:
+            (node, reason), link.untold = link.untold, None
+            self._tell_lost(link, node, reason)
+
+    def _tell_lost(self, link: Link, node: Node, reason: str) -> None:
+        if node.alive:
+            self.call(node, lambda: node.core.on_lost(self.now, link.other(node).name, reason))
 
     def kill(self, name: str) -> Node:
         """A process dies at once: its peers lose their sessions with it, its state is gone."""

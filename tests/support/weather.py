@@ -184,7 +184,9 @@ class Weather:
                 for one in others:
                     self._later(wait, lambda one=one: mesh.sim.heal(name, one))  # type: ignore[misc]
             case "lose":
-                mesh.sim.lose(name, rng.choice((other, router)))
+                ends = [name, rng.choice((other, router))]
+                rng.shuffle(ends)
+                mesh.sim.lose(*ends, apart=rng.choice((0.0, 0.1, 2.0)))
                 self._later(wait, mesh.join)
                 self._later(wait, mesh.meet)
             case "restart":
