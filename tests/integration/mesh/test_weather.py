@@ -8,15 +8,18 @@ import asyncio
 import contextlib
 import os
 import random
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.support.live_judge import synthetic_answer
+from tests.support.live_client import Answer
+from tests.support.live_judge import Judge, synthetic_answer
 from tests.support.live_mesh import LiveMesh, Shape, live_mesh
-from tests.support.live_models import SyntheticModel
+from tests.support.live_models import SharedModel, SyntheticModel
 from tests.support.live_roads import MIXED
+from tests.support.tiny_case import Case
 
-POLICY = {**MIXED, "max_losses": 1000, "max_failures": 1000}
+POLICY = {**MIXED, "max_losses": 1000, "max_failures": 1000, "queue_wait": 60.0}
 LINK = {
     "ping_every": 0.1,
     "suspect_after": 0.4,
@@ -29,11 +32,15 @@ SEEDS = int(os.environ.get("PDD_WEATHER_SEEDS", "1"))
 """Runs of twelve faults each; more for a long soak by hand."""
 
 
+Check = Callable[[Sequence[int], int, Answer], None]
+
+
 class Weather:
     """Faults one after another, at random events, while clients keep asking."""
 
-    def __init__(self, mesh: LiveMesh, seed: int) -> None:
+    def __init__(self, mesh: LiveMesh, seed: int, check: Check) -> None:
         self._mesh = mesh
+        self._check = check
         self._draw = random.Random(seed)
         self._stems = [[self._draw.randrange(3, 250) for _ in range(300)] for _ in range(4)]
         self._over = False
@@ -103,8 +110,22 @@ class Weather:
             return
         answer = await asking
         assert answer.error is None, (answer, self.log)
-        assert answer.ids == synthetic_answer(prompt, tokens, mesh.vocab), (answer, self.log)
+        self._check(prompt, tokens, answer)
         self.answers += 1
+
+
+def shape_of(blocks: int) -> Shape:
+    return Shape(
+        prefills=2,
+        relays=2,
+        mains=2,
+        blocks=blocks,
+        rate_mbit=12.0,
+        rtt_ms=2.0,
+        router=POLICY,
+        link=LINK,
+        worker={"max_chunk_tokens": 64, "align_most": 5.0},
+    )
 
 
 @pytest.mark.timeout(150)
@@ -112,18 +133,25 @@ class Weather:
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_all_at_once(seed: int, blocks: int, synthetic: SyntheticModel) -> None:
     """Tight: a pool holds one or two requests, so that some wait, some are parked or given up."""
-    shape = Shape(
-        prefills=2,
-        relays=2,
-        mains=2,
-        blocks=blocks,
-        rate_mbit=12.0,
-        rtt_ms=2.0,
-        router={**POLICY, "queue_wait": 60.0},
-        link=LINK,
-        worker={"max_chunk_tokens": 64, "align_most": 5.0},
-    )
-    async with live_mesh(synthetic, shape) as mesh:
-        weather = Weather(mesh, seed)
+    async with live_mesh(synthetic, shape_of(blocks)) as mesh:
+
+        def check(prompt: Sequence[int], tokens: int, answer: Answer) -> None:
+            assert answer.ids == synthetic_answer(prompt, tokens, mesh.vocab), (answer, weather.log)
+
+        weather = Weather(mesh, seed, check)
         await weather.run(8, 12)
         assert weather.answers >= 12
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_a_model_in_all_that_weather(seed: int, tiny: Case, tiny_shared: SharedModel) -> None:
+    """I7 with real blocks: what a fault leaves in a pool's memory changes no draw."""
+    judge = Judge(tiny.reference)
+    async with live_mesh(tiny_shared, shape_of(256)) as mesh:
+        weather = Weather(
+            mesh, seed, lambda prompt, tokens, answer: judge.take(prompt, answer, tokens, ignore_eos=True)
+        )
+        await weather.run(6, 8)
+        assert weather.answers >= 6
+    judge.verdict()
