@@ -427,7 +427,11 @@ class WholeMesh:
         for node in alive:
             node.worker.check()
             assert node.worker.idle(), (node.name, {k: v for k, v in node.worker.counts().items() if v})
-            assert not node.engine.has_work if node.engine else True
+            assert not node.engine or not node.engine.has_work
+            sender = node.worker.rooms.kv_out
+            assert not len(sender._carriage), f"{node.name} keeps carriers of no transfer"
+            assert not sender._awaited, f"{node.name} awaits blocks for no transfer"
+            assert not (left := leftovers(node)), f"{node.name} keeps timers of {left}"
         for name, core in self.routers.items():
             if self.sim.nodes[name].alive:
                 self._check_router(core)
@@ -468,6 +472,12 @@ class WholeMesh:
                 blocks = len(client.ids) // BLOCK_TOKENS
                 missing += all(self.cached(name, client.ids, client.salt) < blocks for name in mains)
         return missing
+
+
+def leftovers(node: WorkerNode) -> list[str]:
+    """Timers of things that have ended."""
+    own = {"load", "orphan_pause", "orphan_end"}
+    return [kind for kind, _ in node.worker.site.timers._when if kind not in own]
 
 
 def policy(**changes: Any) -> RouterPolicy:
