@@ -130,6 +130,8 @@ class KvIn:
         self.alignments.add(now, ticket)
         if ticket in self._arrivals and arrival.book.published >= arrival.enough:
             self._complete(arrival)
+        elif arrival.given_up:
+            self.alignments.drop(ticket)
 
     def drop_aligned(self, rid: Rid) -> None:
         """End the alignments of a request that nobody wants any more."""
@@ -138,8 +140,13 @@ class KvIn:
                 self._site.pool.unpin(self.close(arrival.ticket))
 
     def on_missing(self, ticket: bytes) -> None:
-        """The sender has dropped an alignment. Others that waited for its blocks ask for them themselves."""
-        self.alignments.drop(ticket)
+        """The sender has dropped an alignment; the word that it is one may come later, from the router. Others
+        that waited for its blocks ask for them themselves.
+        """
+        arrival = self._arrivals.get(ticket)
+        if arrival is not None:
+            arrival.given_up = True
+            self.alignments.drop(ticket)
 
     def _drop(self, ticket: bytes) -> None:
         self._site.pool.unpin(self.close(ticket, unwanted=True))
@@ -266,4 +273,4 @@ class KvIn:
                 arrival.sender = None
                 self.alignments.drop(arrival.ticket)
             elif arrival.sender == node:
-                arrival.sender = None
+                arrival.sender, arrival.given_up = None, True

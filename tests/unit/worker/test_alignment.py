@@ -26,8 +26,15 @@ def bench_of(rate: float, *, p_blocks: int = 256, md_blocks: int = 256, **policy
     return bench
 
 
-def ended_before_its_cut(bench: Bench, *, align: bool, parked: bool = False, ids: list[int] = IDS) -> m.Rid:
-    """A request that a relay finished while main decode's transfer runs, and that was released."""
+def ended_before_its_cut(
+    bench: Bench,
+    *,
+    align: bool,
+    parked: bool = False,
+    ids: list[int] = IDS,
+    at: tuple[str, ...] = ("p", "md", "rld"),
+) -> m.Rid:
+    """A request that a relay finished while main decode's transfer runs, and that was released at these."""
     rid, sampling = bench.rid(), greedy(len(ids) + 4)
     bench.admit("md", rid, ids, sampling, term=3, parked=parked)
     bench.admit("rld", rid, ids, sampling, term=2)
@@ -37,7 +44,8 @@ def ended_before_its_cut(bench: Bench, *, align: bool, parked: bool = False, ids
     bench.attach("p", "rld", bench.until(m.Admitted, "rld"))
     bench.until(m.Finished, "rld")
     assert not bench.router.of(m.Have, "md")
-    bench.release(rid, 4, align=align)
+    if at:
+        bench.release(rid, 4, *at, align=align)
     bench.run(0.05)
     return rid
 
@@ -126,6 +134,22 @@ def test_it_ends_with_its_sender(rate: float) -> None:
     bench.sim.kill("p")
     bench.sim.run(bench.sim.now + 60, stop=bench["md"].worker.idle)
     assert bench.sim.now < 55
+    assert bench["md"].worker.idle()
+    assert totals(bench, "md", "dropped") == 1
+
+
+@pytest.mark.parametrize("how", ["dropped", "lost"])
+def test_a_sender_that_gave_up_before_the_receiver_was_told_of_the_alignment(how: str) -> None:
+    """P hears of the end before main decode does, and its word travels faster than the router's."""
+    bench = bench_of(rate=1500.0, align_fraction=0.01)
+    rid = ended_before_its_cut(bench, align=True, at=("p",) if how == "dropped" else ())
+    assert bench["md"].worker.counts()["requests"] == 1
+    if how == "lost":
+        bench.sim.kill("p")
+    bench.run(0.2)
+    assert bench["p"].worker.counts()["alignments"] == 0 or how == "lost"
+    bench.release(rid, 4, "md", align=True)
+    bench.run(0.2)
     assert bench["md"].worker.idle()
     assert totals(bench, "md", "dropped") == 1
 
