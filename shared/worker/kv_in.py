@@ -140,8 +140,8 @@ class KvIn:
                 self._site.pool.unpin(self.close(arrival.ticket))
 
     def on_missing(self, ticket: bytes) -> None:
-        """The sender has dropped an alignment; the word that it is one may come later, from the router. Others
-        that waited for its blocks ask for them themselves.
+        """The sender has dropped an alignment; that it is one may be told later, by the router. Others that
+        waited for its blocks ask for them themselves.
         """
         arrival = self._arrivals.get(ticket)
         if arrival is not None:

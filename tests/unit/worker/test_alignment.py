@@ -141,7 +141,7 @@ def test_it_ends_with_its_sender(rate: float) -> None:
 @pytest.mark.parametrize("how", ["dropped", "lost"])
 def test_a_sender_that_gave_up_before_the_receiver_was_told_of_the_alignment(how: str) -> None:
     """P hears of the end before main decode does, and its word travels faster than the router's."""
-    bench = bench_of(rate=1500.0, align_fraction=0.01)
+    bench = bench_of(rate=1500.0, align_fraction=0.01, md_blocks=5000)
     rid = ended_before_its_cut(bench, align=True, at=("p",) if how == "dropped" else ())
     assert bench["md"].worker.counts()["requests"] == 1
     if how == "lost":
