@@ -439,6 +439,7 @@ class WholeMesh:
     def _check_router(self, core: RouterCore) -> None:
         assert not core.requests, {rid: str(r.phase) for rid, r in core.requests.items()}
         assert core.mesh.index.expected_blocks == 0
+        assert not any(kind == "request" for kind, _ in core._timers._when)
         for worker in core.mesh.fleet.all():
             assert not worker.placed, (worker.node, worker.placed)
             assert not worker.drawing, (worker.node, worker.drawing)
