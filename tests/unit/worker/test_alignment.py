@@ -145,6 +145,7 @@ def test_a_sender_that_gave_up_before_the_receiver_was_told_of_the_alignment(how
     rid = ended_before_its_cut(bench, align=True, at=("p",) if how == "dropped" else ())
     assert bench["md"].worker.counts()["requests"] == 1
     if how == "lost":
+        bench.run(0.3)  # some chunks have come
         bench.sim.kill("p")
     bench.run(0.2)
     assert bench["p"].worker.counts()["alignments"] == 0 or how == "lost"
