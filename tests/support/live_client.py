@@ -45,6 +45,7 @@ class Answer:
         """A whole body, or one chunk of a stream."""
         if body.get("error"):
             self.error = body["error"]
+        self.prompt += body.get("prompt_token_ids") or ()
         for choice in body.get("choices", ()):
             self.text += choice.get("text", "")
             self.ids += choice.get("token_ids") or ()
