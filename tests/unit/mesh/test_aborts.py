@@ -11,7 +11,8 @@ import pytest
 from shared.errors import ApiError
 from shared.wire import messages as m
 from tests.support.mesh import VOCAB
-from tests.support.whole_mesh import Client, WholeMesh, policy, prompt
+from tests.support.mesh_client import Client
+from tests.support.whole_mesh import WholeMesh, policy, prompt
 
 RELAYED = policy(md_local_tokens=0, singular=False)
 WITHIN = 1.0

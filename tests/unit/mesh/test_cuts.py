@@ -8,7 +8,8 @@ import pytest
 
 from shared.engine.synthetic import SyntheticTiming
 from shared.wire import messages as m
-from tests.support.whole_mesh import BLOCK_BYTES, Client, WholeMesh, policy, prompt, worker_policy
+from tests.support.mesh_client import Client
+from tests.support.whole_mesh import BLOCK_BYTES, WholeMesh, policy, prompt, worker_policy
 
 RELAYED = {"md_local_tokens": 0, "singular": False}
 

@@ -9,7 +9,8 @@ import pytest
 from shared.errors import InvalidRequest
 from shared.wire import messages as m
 from tests.support.mesh import BLOCK_TOKENS
-from tests.support.whole_mesh import BLOCK_BYTES, Client, WholeMesh, policy, prompt
+from tests.support.mesh_client import Client
+from tests.support.whole_mesh import BLOCK_BYTES, WholeMesh, policy, prompt
 
 SLOW, FAST = 12e3, 0.0
 """Lines on which a relay is worth while, and is not."""
