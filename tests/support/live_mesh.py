@@ -9,34 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from benchmarks.wan.proxy import WanProxy
 from services.router.service import RouterService
-from shared.policy.config import LinePolicy, LinkPolicy, RouterPolicy, WorkerPolicy
-from shared.runtime.settings import (
-    DatacenterConfig,
-    HttpConfig,
-    LineConfig,
-    MeshConfig,
-    NodeConfig,
-    PolicyConfig,
-    RoleName,
-    RouteConfig,
-    SyntheticConfig,
-)
+from shared.runtime.settings import MeshConfig, RoleName
 from shared.wire.messages import Flush
 from shared.worker.process import WorkerProcess
 from tests.support.live_client import Client
 from tests.support.live_models import Model
+from tests.support.live_shape import Shape, mesh_config, names_of, reserved, without
 
 Service = RouterService | WorkerProcess
 
@@ -44,29 +31,6 @@ READY_WITHIN = 30.0
 IDLE_WITHIN = 20.0
 CLOSED_WITHIN = 20.0
 _LOOP_THREADS = ("asyncio_", "uvloop_")  # of the loop's own executor
-SITE: dict[RoleName, str] = {"router": "a", "prefill": "a", "relay": "a", "main_decode": "b"}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a mesh is made of. Sections of the policy are given as the fields that differ from the default.
-
-    `rate_mbit` and `rtt_ms` are those of the line; `late` names nodes that `start` brings up later.
-    """
-
-    prefills: int = 1
-    relays: int = 1
-    mains: int = 1
-    blocks: int = 256
-    rate_mbit: float = 0.0
-    rtt_ms: float = 0.0
-    router: Mapping[str, Any] = field(default_factory=dict)
-    worker: Mapping[str, Any] = field(default_factory=dict)
-    link: Mapping[str, Any] = field(default_factory=dict)
-    line: Mapping[str, Any] = field(default_factory=dict)
-    synthetic: Mapping[str, Any] = field(default_factory=dict)
-    node: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    late: tuple[str, ...] = ()
 
 
 @dataclass
@@ -80,14 +44,17 @@ class Running:
 class LiveMesh:
     """The services by node name. `until` waits for a condition, looked at after every event anywhere."""
 
-    def __init__(self, model: Model, config: MeshConfig, wan: WanProxy, late: Sequence[str]) -> None:
+    def __init__(
+        self, model: Model, config: MeshConfig, wan: WanProxy, lan: WanProxy, late: Sequence[str]
+    ) -> None:
         self.config = config
         self.wan = wan
+        self.lan = lan
         self.client = Client(f"http://{config.node('router-0').http}")
         self.vocab = model.vocab
         self._model = model
         self._late = frozenset(late)
-        self._early = _without(config, self._late)
+        self._early = without(config, self._late)
         self._running: dict[str, Running] = {}
         self._moved = asyncio.Event()
         self.moves = 0
@@ -265,67 +232,6 @@ class LiveMesh:
         return self.wan.carried[0]
 
 
-def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshConfig:
-    """The mesh file of a shape; `ports` by node name, and by node name with `.http`."""
-    roles: list[tuple[str, RoleName]] = [("router-0", "router")]
-    roles += [(f"main-{at}", "main_decode") for at in range(shape.mains)]
-    roles += [(f"relay-{at}", "relay") for at in range(shape.relays)]
-    roles += [(f"prefill-{at}", "prefill") for at in range(shape.prefills)]
-    nodes = tuple(
-        NodeConfig(
-            name=name,
-            role=role,
-            datacenter=SITE[role],
-            listen=f"127.0.0.1:{ports[name]}",
-            address=f"127.0.0.1:{ports[name + '.wan']}" if name in shape.late and SITE[role] == "b" else "",
-            http=f"127.0.0.1:{ports[name + '.http']}" if role == "router" else "",
-            **{"pool_blocks": shape.blocks, **shape.node.get(name, {})},
-        )
-        for name, role in roles
-    )
-    routes = tuple(
-        RouteConfig(
-            source="b" if SITE[role] == "a" else "a",
-            target=name,
-            address=f"127.0.0.1:{ports[name + '.wan']}",
-        )
-        for name, role in roles
-        if role in ("router", "main_decode")
-    )
-    return MeshConfig(
-        model=model.config(),
-        datacenters=(DatacenterConfig(name="a"), DatacenterConfig(name="b")),
-        nodes=nodes,
-        lines=(LineConfig(name="a-b", between=("a", "b"), rate_mbit=shape.rate_mbit, rtt_ms=shape.rtt_ms),),
-        routes=routes,
-        policy=PolicyConfig(
-            link=LinkPolicy(**shape.link),
-            line=LinePolicy(**shape.line),
-            worker=WorkerPolicy(**shape.worker),
-            router=RouterPolicy(**shape.router),
-        ),
-        synthetic=SyntheticConfig(**{"block_bytes": 4096, "step_ms": 1.0, **shape.synthetic}),
-        http=HttpConfig(),
-    )
-
-
-def _without(config: MeshConfig, names: Collection[str]) -> MeshConfig:
-    """The mesh file as it was before these nodes."""
-    return msgspec.structs.replace(
-        config,
-        nodes=tuple(node for node in config.nodes if node.name not in names),
-        routes=tuple(route for route in config.routes if route.target not in names),
-    )
-
-
-def names_of(shape: Shape) -> list[str]:
-    """All nodes of a shape, in the order in which they start."""
-    names = ["router-0"]
-    for kind, count in (("main", shape.mains), ("relay", shape.relays), ("prefill", shape.prefills)):
-        names += [f"{kind}-{at}" for at in range(count)]
-    return names
-
-
 @contextlib.asynccontextmanager
 async def live_mesh(model: Model, shape: Shape | None = None) -> AsyncIterator[LiveMesh]:
     """A mesh that is ready. At the end it has to come to rest by itself, and leaves nothing behind."""
@@ -335,32 +241,27 @@ async def live_mesh(model: Model, shape: Shape | None = None) -> AsyncIterator[L
     with contextlib.ExitStack() as kept:
         ports = {name: kept.enter_context(reserved()) for name in names}
         ports["router-0.http"] = kept.enter_context(reserved())
-        async with WanProxy(shape.rate_mbit * 1.1, shape.rtt_ms) as wan:
+        wan, lan = WanProxy(shape.rate_mbit * 1.1, shape.rtt_ms), WanProxy(0.0, 0.0)
+        for name in names:
+            if name.startswith(("router", "main")):
+                flip = name.startswith("router")
+                ports[f"{name}.wan"] = await wan.route("127.0.0.1", ports[name], flip=flip)
+            if shape.lan and name.startswith(("router", "relay")):
+                ports[f"{name}.lan"] = await lan.route("127.0.0.1", ports[name])
+        mesh = LiveMesh(model, mesh_config(model, shape, ports), wan, lan, shape.late)
+        try:
             for name in names:
-                if name.startswith(("router", "main")):
-                    flip = name.startswith("router")
-                    ports[f"{name}.wan"] = await wan.route("127.0.0.1", ports[name], flip=flip)
-            mesh = LiveMesh(model, mesh_config(model, shape, ports), wan, shape.late)
-            try:
-                for name in names:
-                    if name not in shape.late:
-                        await mesh.start(name)
-                await mesh.until_ready()
-                yield mesh
-                await mesh.settled()
-            finally:
-                async with asyncio.timeout(CLOSED_WITHIN):
-                    await mesh.close()
+                if name not in shape.late:
+                    await mesh.start(name)
+            await mesh.until_ready()
+            yield mesh
+            await mesh.settled()
+        finally:
+            async with asyncio.timeout(CLOSED_WITHIN):
+                await mesh.close()
+                await wan.close()
+                await lan.close()
     await before.same()
-
-
-@contextlib.contextmanager
-def reserved() -> Any:
-    """A free port that stays this test's: a socket is bound to it and never listens."""
-    with socket.socket() as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keeper.bind(("127.0.0.1", 0))
-        yield keeper.getsockname()[1]
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from services.router.phases import Phase
 from shared.policy.pipeline import Pipeline
 from tests.support.live_client import Answer, Refused
 from tests.support.live_judge import crowd, synthetic_answer
-from tests.support.live_mesh import LiveMesh, Shape, live_mesh
+from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SyntheticModel
 from tests.support.live_roads import MIXED, ROADS
+from tests.support.live_shape import Shape
 
 CLEAN_WITHIN = 2.0
 

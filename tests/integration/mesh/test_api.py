@@ -11,9 +11,10 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from tests.support.live_client import Answer, Refused
 from tests.support.live_judge import Judge, crowd, synthetic_answer
-from tests.support.live_mesh import LiveMesh, Shape, live_mesh
+from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SharedModel, SyntheticModel
 from tests.support.live_roads import ROADS
+from tests.support.live_shape import Shape
 from tests.support.replay import replay
 from tests.support.tiny_case import BLOCK_TOKENS, Case
 

@@ -22,9 +22,10 @@ from shared.wire.handshake import Identity
 from shared.worker.process import WorkerProcess
 from tests.support.live_client import Answer
 from tests.support.live_judge import synthetic_answer
-from tests.support.live_mesh import LiveMesh, Shape, live_mesh
+from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SyntheticModel
 from tests.support.live_roads import ROADS
+from tests.support.live_shape import Shape
 from tests.support.raw_peer import RawPeer
 
 PROMPT = [*range(3, 203)]

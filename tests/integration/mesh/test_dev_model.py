@@ -10,9 +10,10 @@ import pytest
 from shared.engine.fingerprint import fingerprint
 from shared.engine.model import load_model
 from tests.support.live_judge import Judge, crowd
-from tests.support.live_mesh import Shape, live_mesh
+from tests.support.live_mesh import live_mesh
 from tests.support.live_models import SharedModel
 from tests.support.live_roads import ROADS
+from tests.support.live_shape import Shape
 from tests.support.reference import Reference
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]

@@ -10,9 +10,10 @@ import pytest
 
 from tests.support.live_client import Answer
 from tests.support.live_judge import Judge, crowd
-from tests.support.live_mesh import LiveMesh, Shape, live_mesh
+from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SharedModel
 from tests.support.live_roads import ROADS
+from tests.support.live_shape import Shape
 from tests.support.tiny_case import BLOCK_TOKENS, Case
 from tests.support.tiny_model import EOS_ID
 

@@ -12,9 +12,10 @@ import pytest
 from services.router.lifecycle import Request
 from tests.support.live_client import Answer
 from tests.support.live_judge import crowd, synthetic_answer
-from tests.support.live_mesh import LiveMesh, Shape, live_mesh
+from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SyntheticModel
 from tests.support.live_roads import ROADS
+from tests.support.live_shape import Shape
 
 QUICK = {
     "ping_every": 0.1,

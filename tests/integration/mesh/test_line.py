@@ -10,9 +10,10 @@ import pytest
 from benchmarks.wan.proxy import WanProxy
 from tests.support.live_client import Answer
 from tests.support.live_judge import synthetic_answer
-from tests.support.live_mesh import LiveMesh, Shape, live_mesh
+from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SyntheticModel
 from tests.support.live_roads import ROADS
+from tests.support.live_shape import Shape
 
 BLOCK_BYTES = 4096
 QUICK = {"ping_every": 0.1, "suspect_after": 0.4, "reconnect_first": 0.02, "reconnect_most": 0.1}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.live_judge import synthetic_answer
-from tests.support.live_mesh import Shape, live_mesh
+from tests.support.live_mesh import live_mesh
 from tests.support.live_models import SyntheticModel
 from tests.support.live_roads import ROADS
+from tests.support.live_shape import Shape
 
 
 @pytest.mark.parametrize("road", ROADS)

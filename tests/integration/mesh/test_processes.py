@@ -17,8 +17,8 @@ from shared.runtime.children import Children
 from shared.runtime.mesh_file import load_mesh
 from tests.support.live_client import Client
 from tests.support.live_judge import synthetic_answer
-from tests.support.live_mesh import reserved
 from tests.support.live_models import SyntheticModel
+from tests.support.live_shape import reserved
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCKED = """

@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.live_client import Answer
 from tests.support.live_judge import crowd, synthetic_answer
-from tests.support.live_mesh import LiveMesh, Shape, live_mesh
+from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SyntheticModel
 from tests.support.live_roads import ROADS
+from tests.support.live_shape import Shape
 
 BLOCK = 32
 BYTES = 32768

@@ -1,4 +1,4 @@
-"""Everything at once: workers die, drain and return, the line breaks, caches are flushed, clients leave.
+"""Everything at once: workers die, drain and return, lines break, caches are flushed, clients leave.
 Every answer that a client waits for is the right one, and nothing is left.
 """
 
@@ -14,9 +14,10 @@ import pytest
 
 from tests.support.live_client import Answer
 from tests.support.live_judge import Judge, synthetic_answer
-from tests.support.live_mesh import LiveMesh, Shape, live_mesh
+from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SharedModel, SyntheticModel
 from tests.support.live_roads import MIXED
+from tests.support.live_shape import Shape
 from tests.support.tiny_case import Case
 
 POLICY = {**MIXED, "max_losses": 1000, "max_failures": 1000, "queue_wait": 60.0}
@@ -27,6 +28,7 @@ LINK = {
     "reconnect_first": 0.02,
     "reconnect_most": 0.1,
 }
+KINDS = ("kill", "kill", "drain", "wan cut", "wan reset", "lan cut", "lan reset", "flush")
 WORKERS = ("prefill-0", "prefill-1", "relay-0", "relay-1", "main-0", "main-1")
 SEEDS = int(os.environ.get("PDD_WEATHER_SEEDS", "1"))
 """Runs of twelve faults each; more for a long soak by hand."""
@@ -69,7 +71,9 @@ class Weather:
 
     async def _event(self) -> None:
         name = self._draw.choice(WORKERS)
-        what = self._draw.choice(("kill", "kill", "drain", "cut", "reset", "flush"))
+        what = self._draw.choice(
+            ("kill", "kill", "drain", "wan cut", "wan reset", "lan cut", "lan reset", "flush")
+        )
         self.log.append(f"{what} {name}")
         mesh = self._mesh
         if what == "flush":
@@ -79,10 +83,11 @@ class Weather:
             await (mesh.kill(name) if what == "kill" else mesh.stop(name, drain=True))
             await mesh.start(name)
         else:
-            mesh.wan.cut(silent=what == "cut")
+            line = mesh.wan if what.startswith("wan") else mesh.lan
+            line.cut(silent=what.endswith("cut"))
             if self._draw.random() < 0.5:
                 await mesh.until(lambda: not mesh.ready())
-            mesh.wan.heal()
+            line.heal()
         await mesh.until_ready()
 
     async def _client(self) -> None:
@@ -123,6 +128,7 @@ def shape_of(blocks: int) -> Shape:
         rate_mbit=12.0,
         rtt_ms=2.0,
         router=POLICY,
+        lan=True,
         link=LINK,
         worker={"max_chunk_tokens": 64, "align_most": 5.0},
     )
