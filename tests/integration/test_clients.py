@@ -24,8 +24,9 @@ from shared.errors import RequestFailed
 from shared.runtime.settings import HttpConfig
 from tests.support.fake_generator import FakeGenerator, says
 from tests.support.front_door import MODEL, Door
-from tests.support.live_mesh import Shape, live_mesh
+from tests.support.live_mesh import live_mesh
 from tests.support.live_models import SyntheticModel
+from tests.support.live_shape import Shape
 from tests.support.served_front import serving
 from tests.support.small_tokenizer import small_tokenizer
 from tests.support.tool_templates import QWEN
