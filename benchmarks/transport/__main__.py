@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.report import Result, show
 from benchmarks.transport import line_cases, long_cases, trace_mix
 from benchmarks.transport.agentic import DEFAULT
 from benchmarks.transport.line_cases import Wan
-from benchmarks.transport.results import Result, machine, table
 
 Case = Callable[[argparse.Namespace], list[Result]]
 
@@ -154,10 +153,7 @@ def main() -> None:
         began = time.monotonic()
         results += CASES[name](options)
         say(f"{name}: {time.monotonic() - began:.0f} s")
-    print(table(results))
-    print(json.dumps({"bench": "transport", **machine()}))
-    for result in results:
-        print(result.line())
+    show("transport", results)
 
 
 if __name__ == "__main__":

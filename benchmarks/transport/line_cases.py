@@ -11,9 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Result, paired, quartiles
 from benchmarks.transport.course import Course, congestion_controls, course, iperf
 from benchmarks.transport.loopback import Place, Run, Setting, bare, measure, ours, receive_ours, send_ours
-from benchmarks.transport.results import Result, paired, quartiles
 from benchmarks.wan.impairment import Impairment
 from shared.transport.line import LineSpec
 from shared.transport.security import TlsFiles

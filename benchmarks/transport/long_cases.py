@@ -9,10 +9,10 @@ import time
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
+from benchmarks.report import Result, quartiles
 from benchmarks.transport.course import Course, course
 from benchmarks.transport.line_cases import Say, Wan, over
 from benchmarks.transport.loopback import Run, Setting, endpoint_of, measure, ours
-from benchmarks.transport.results import Result, quartiles
 from shared.wire.handshake import Identity
 from shared.wire.messages import Role
 from tests.support.resuming_core import ReceivingCore, SendingCore

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Result, quartiles
 from benchmarks.transport.agentic import DEFAULT, arrivals, sessions
 from benchmarks.transport.disciplines import fair_share, first_come
-from benchmarks.transport.results import Result, quartiles
 from benchmarks.transport.shared_line import Dealing, SharedLine
 
 LONG = 0.5

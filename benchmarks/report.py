@@ -1,4 +1,4 @@
-"""Numbers of one benchmark case: a table for people, JSON lines for programs, each beside its baseline."""
+"""What benchmarks say: a table for people, JSON lines for programs; each case beside its baseline and bound."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def quartiles(values: Sequence[float]) -> Quartiles:
 @dataclass(frozen=True, slots=True)
 class Result:
     """One line. `must`: the least ratio (or the most, where `most`) that is called met; `noise`: how far from
-    it, as a part of it, a median says nothing."""
+    it, as a part of it, a median says nothing. With `spread` (the value's quartiles over the runs) the bound
+    is one of the value itself, in its unit, and the ratio is shown beside it."""
 
     case: str
     value: float
@@ -36,29 +37,58 @@ class Result:
     most: bool = False
     more: dict[str, Any] = field(default_factory=dict)
     noise: float = 0.0
+    spread: Quartiles | None = None
 
     @property
     def verdict(self) -> str:
-        """met, missed, or undecided where the quartiles of the ratio lie on both sides of what must be."""
-        if self.must is None or self.ratio is None:
+        """met, missed, or undecided where the quartiles lie on both sides of what must be."""
+        judged = self.spread or self.ratio
+        if self.must is None or judged is None:
             return ""
-        low, middle, high = self.ratio
+        low, middle, high = judged
         if abs(middle - self.must) < self.noise * self.must:
             return "undecided"
         if self.most:
             return "met" if high <= self.must else "missed" if low > self.must else "undecided"
         return "met" if low >= self.must else "missed" if high < self.must else "undecided"
 
-    def line(self) -> str:
-        """The JSON line."""
-        shown: dict[str, Any] = {"bench": "transport", "case": self.case, "value": _short(self.value)}
+    def line(self, bench: str) -> str:
+        """The JSON line of a case of `bench`."""
+        shown: dict[str, Any] = {"bench": bench, "case": self.case, "value": _short(self.value)}
         shown |= {"unit": self.unit, "baseline": _short(self.baseline)}
         if self.ratio is not None:
             low, middle, high = (_short(each) for each in self.ratio)
             shown |= {"ratio": middle, "ratio_quartiles": [low, high]}
+        if self.spread is not None:
+            shown |= {"value_quartiles": [_short(self.spread[0]), _short(self.spread[2])]}
         if self.must is not None:
             shown |= {"must": f"{'<=' if self.most else '>='} {self.must:g}", "verdict": self.verdict}
         return json.dumps(shown | self.more)
+
+
+def bounded(
+    case: str,
+    values: Sequence[float],
+    unit: str,
+    must: float | None,
+    *,
+    most: bool,
+    baselines: Sequence[float] = (),
+    **more: Any,
+) -> Result:
+    """The median of some runs, bounded itself; `baselines`: what was measured beside each run."""
+    ratio = [one / other for one, other in zip(values, baselines, strict=True)] if baselines else []
+    return Result(
+        case,
+        statistics.median(values),
+        unit,
+        statistics.median(baselines) if baselines else None,
+        quartiles(ratio) if ratio else None,
+        must,
+        most,
+        more={"runs": len(values), **more},
+        spread=quartiles(values),
+    )
 
 
 def paired(
@@ -82,7 +112,7 @@ def table(results: Sequence[Result]) -> str:
     """Aligned columns."""
     rows = [("case", "value", "unit", "baseline", "ratio", "quartiles", "must", "")]
     for each in results:
-        ratio = each.ratio
+        ratio, judged = each.ratio, each.spread or each.ratio
         rows.append(
             (
                 each.case,
@@ -90,7 +120,7 @@ def table(results: Sequence[Result]) -> str:
                 each.unit,
                 "-" if each.baseline is None else f"{each.baseline:.4g}",
                 "-" if ratio is None else f"{ratio[1]:.3g}",
-                "-" if ratio is None else f"{ratio[0]:.3g}..{ratio[2]:.3g}",
+                "-" if judged is None else f"{judged[0]:.3g}..{judged[2]:.3g}",
                 "-" if each.must is None else f"{'<=' if each.most else '>='} {each.must:g}",
                 each.verdict,
             )
@@ -99,6 +129,14 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def show(bench: str, results: Sequence[Result]) -> None:
+    """Print the table, the machine, and a JSON line for each case."""
+    print(table(results))
+    print(json.dumps({"bench": bench, **machine()}))
+    for result in results:
+        print(result.line(bench), flush=True)
 
 
 def machine() -> dict[str, Any]:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from benchmarks.report import Quartiles, Result, bounded, machine, paired, quartiles, table
 from benchmarks.transport.loopback import Run
-from benchmarks.transport.results import Quartiles, Result, machine, paired, quartiles, table
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,26 @@ def test_a_verdict_needs_both_quartiles_on_one_side(ratio: Quartiles, most: bool
 def test_pairs_are_compared_one_by_one() -> None:
     result = paired("c", [10.0, 40.0, 90.0], [10.0, 20.0, 30.0], "s", 1.5, chunk=3)
     assert result.ratio == (1.5, 2.0, 2.5)
-    shown = json.loads(result.line())
+    shown = json.loads(result.line("b"))
     assert shown["ratio_quartiles"] == [1.5, 2.5]
     assert (shown["value"], shown["baseline"], shown["pairs"], shown["chunk"]) == (40.0, 20.0, 3, 3)
     assert shown["verdict"] == "met"
     assert paired("c", [1.0, 1.001], [1.0, 1.0], "s", 1.0).verdict == "undecided"  # within the noise
     assert quartiles([3.0]) == (3.0, 3.0, 3.0)
+
+
+def test_a_bound_of_the_value_itself() -> None:
+    late = bounded("c", [12.0, 13.0, 14.0], "ms", 10.0, most=True, baselines=[6.0, 6.5, 7.0], why="x")
+    shown = json.loads(late.line("router"))
+    assert [shown[key] for key in ("bench", "verdict", "must", "why")] == ["router", "missed", "<= 10", "x"]
+        "router",
+        "missed",
+        "<= 10",
+        "x",
+    )
+    assert (shown["value"], shown["value_quartiles"], shown["ratio"]) == (13.0, [12.5, 13.5], 2.0)
+    assert bounded("c", [9.0, 9.5, 10.0], "ms", 10.0, most=True).verdict == "met"
+    assert bounded("c", [9.0, 11.0], "1/s", 10.0, most=False).verdict == "undecided"
 
 
 def test_a_table_names_every_case() -> None:
