@@ -8,7 +8,7 @@ PY := .venv/bin/python
 CONFIG ?= deploy/mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport
+.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-mesh
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,3 +47,6 @@ reference: setup ## write anew what is generated: deploy/mesh.schema.json, the l
 
 bench-transport: setup ## measure the KV transport beside its baselines (minutes; ARGS="--quick", "--full", "trace-mix wan")
 	@$(PY) -m benchmarks.transport $(ARGS)
+
+bench-mesh: setup ## measure the mesh under load and fault beside other policies (minutes; ARGS="--quick", "overload skew")
+	@$(PY) -m benchmarks.mesh $(ARGS)

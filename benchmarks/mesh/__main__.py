@@ -1,0 +1,62 @@
+"""Benchmarks of the mesh: `python -m benchmarks.mesh [CASE ...] [--quick | --full] [--out DIRECTORY]`.
+
+Each case measures its baseline in the same run. Progress goes to stderr, a table and at last JSON lines to
+stdout, plots to `--out`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from benchmarks.mesh.options import DEFAULT_TRACE, Case, Options, say
+from benchmarks.report import Result, show
+
+CASES: dict[str, Case] = {}
+"""By name; a case lives in a file of its own."""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.mesh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="a sample: seconds, to see that it runs")
+    size.add_argument("--full", action="store_true", help="the whole matrix")
+    parser.add_argument("--out", type=Path, default=Path("build/mesh"), help="where PNG files go")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[], help="of cases in virtual time")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        default=DEFAULT_TRACE,
+        help="agentic_sessions.jsonl.gz (default: %(default)s; made up where it is not there)",
+    )
+    parser.add_argument("--processes", type=int, default=2, help="of cases in virtual time")
+    return parser
+
+
+def main() -> None:
+    """Parse options, run cases, print."""
+    parser = arguments()
+    given = parser.parse_args()
+    unknown = [name for name in given.cases if name not in CASES]
+    if unknown:
+        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    options = Options(
+        given.quick, given.full, given.out, tuple(given.seeds), given.trace, max(1, given.processes)
+    )
+    results: list[Result] = []
+    for name in given.cases or CASES:
+        began = time.monotonic()
+        results += CASES[name](options)
+        say(f"{name}: {time.monotonic() - began:.0f} s")
+    show("mesh", results)
+
+
+if __name__ == "__main__":
+    main()
