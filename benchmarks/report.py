@@ -1,4 +1,4 @@
-"""What benchmarks say: a table for people, JSON lines for programs; each case beside its baseline and bound."""
+"""What benchmarks say: a table for people, JSON lines for programs; each case beside its baseline."""
 
 from __future__ import annotations
 

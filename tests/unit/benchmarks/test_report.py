@@ -38,12 +38,8 @@ def test_pairs_are_compared_one_by_one() -> None:
 def test_a_bound_of_the_value_itself() -> None:
     late = bounded("c", [12.0, 13.0, 14.0], "ms", 10.0, most=True, baselines=[6.0, 6.5, 7.0], why="x")
     shown = json.loads(late.line("router"))
-    assert [shown[key] for key in ("bench", "verdict", "must", "why")] == ["router", "missed", "<= 10", "x"]
-        "router",
-        "missed",
-        "<= 10",
-        "x",
-    )
+    told = [shown[key] for key in ("bench", "verdict", "must", "why")]
+    assert told == ["router", "missed", "<= 10", "x"]
     assert (shown["value"], shown["value_quartiles"], shown["ratio"]) == (13.0, [12.5, 13.5], 2.0)
     assert bounded("c", [9.0, 9.5, 10.0], "ms", 10.0, most=True).verdict == "met"
     assert bounded("c", [9.0, 11.0], "1/s", 10.0, most=False).verdict == "undecided"
