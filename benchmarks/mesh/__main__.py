@@ -10,10 +10,13 @@ import argparse
 import time
 from pathlib import Path
 
+from benchmarks.mesh import index
 from benchmarks.mesh.options import DEFAULT_TRACE, Case, Options, say
 from benchmarks.report import Result, show
 
-CASES: dict[str, Case] = {}
+CASES: dict[str, Case] = {
+    "index": index.case,
+}
 """By name; a case lives in a file of its own."""
 
 
