@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from shared.engine.linear import Linear
 from shared.engine.model_config import Experts
-from shared.engine.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +20,6 @@ class ExpertMlp:
     router: Linear
     gate_up: list[Linear]
     down: list[Linear]
-
-    @classmethod
-    def load(cls, hidden: int, shape: Experts, weights: Weights, name: str) -> ExpertMlp:
-        """Read the layer's experts. Raises ModelError as `Weights` does."""
-        gate_up, down = [], []
-        for number in range(shape.count):
-            expert = f"{name}.experts.{number}"
-            parts = [(f"{expert}.gate_proj.weight", shape.ffn), (f"{expert}.up_proj.weight", shape.ffn)]
-            gate_up.append(Linear(weights.stack(parts, hidden)))
-            down.append(Linear(weights.get(f"{expert}.down_proj.weight", hidden, shape.ffn)))
-        return cls(shape, Linear(weights.get(f"{name}.gate.weight", shape.count, hidden)), gate_up, down)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[rows, hidden] to the same shape, float32: the chosen experts' outputs weighted by the router."""

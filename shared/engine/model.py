@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from shared.engine.checkpoint import Checkpoint, DenseTensors, ExpertTensors, LayerTensors
 from shared.engine.experts import ExpertMlp
 from shared.engine.linear import Linear, working_dtype
 from shared.engine.model_config import ModelConfig, read_config
@@ -122,75 +123,51 @@ def load_model(directory: Path, dtype: str, progress: Progress | None = None) ->
         raise ModelError(f"dtype {dtype!r}: served are {', '.join(DTYPES)}")
     config = read_config(directory)
     with Weights(directory, DTYPES[dtype], progress) as weights:
-        model = _build(config, dtype, weights)
-        _refuse_unread(config, directory, weights)
+        checkpoint = Checkpoint(config, weights)
+        model = _build(config, dtype, checkpoint)
+        checkpoint.refuse_unread(directory)
     return model
 
 
-def _build(config: ModelConfig, dtype: str, weights: Weights) -> LlamaModel:
-    embedding = weights.get("model.embed_tokens.weight", config.vocab, config.hidden)
-    layers = [_layer(config, weights, f"model.layers.{number}") for number in range(config.layers)]
-    norm = Norm(weights.get("model.norm.weight", config.hidden), config.eps)
-    head = embedding if config.tied else weights.get("lm_head.weight", config.vocab, config.hidden)
-    return LlamaModel(config, dtype, embedding, layers, norm, Linear(head))
+def _build(config: ModelConfig, dtype: str, checkpoint: Checkpoint) -> LlamaModel:
+    embedding = checkpoint.embedding()
+    layers = [_layer(config, tensors) for tensors in checkpoint.layers()]
+    norm = Norm(checkpoint.norm(), config.eps)
+    head = checkpoint.head()
+    return LlamaModel(config, dtype, embedding, layers, norm, Linear(embedding if head is None else head))
 
 
-def _layer(config: ModelConfig, weights: Weights, name: str) -> Layer:
-    hidden, head_dim = config.hidden, config.head_dim
-    queries = config.heads * head_dim
-    norms = {
-        which: _paired_norm(config, weights, f"{name}.self_attn.{which}_norm.weight") for which in ("q", "k")
-    }
-    bias = weights.get(f"{name}.self_attn.o_proj.bias", hidden) if config.output_bias else None
+def _layer(config: ModelConfig, tensors: LayerTensors) -> Layer:
+    _pair_heads(config, tensors.qkv)
+    if tensors.qkv_bias is not None:
+        _pair_heads(config, tensors.qkv_bias)
     return Layer(
-        input_norm=Norm(weights.get(f"{name}.input_layernorm.weight", hidden), config.eps),
-        qkv=_qkv(config, weights, f"{name}.self_attn"),
-        q_norm=norms["q"],
-        k_norm=norms["k"],
-        output=Linear(weights.get(f"{name}.self_attn.o_proj.weight", hidden, queries), bias),
-        mlp_norm=Norm(weights.get(f"{name}.post_attention_layernorm.weight", hidden), config.eps),
-        mlp=_mlp(config, weights, f"{name}.mlp"),
+        input_norm=Norm(tensors.input_norm, config.eps),
+        qkv=Linear(tensors.qkv, tensors.qkv_bias),
+        q_norm=_paired_norm(config, tensors.q_norm),
+        k_norm=_paired_norm(config, tensors.k_norm),
+        output=Linear(tensors.output, tensors.output_bias),
+        mlp_norm=Norm(tensors.mlp_norm, config.eps),
+        mlp=_mlp(tensors.mlp),
     )
 
 
-def _paired_norm(config: ModelConfig, weights: Weights, name: str) -> Norm | None:
-    if not config.qk_norm:
-        return None
-    return Norm(pair_rows(weights.get(name, config.head_dim), config.head_dim), config.eps)
+def _pair_heads(config: ModelConfig, qkv: Tensor) -> None:
+    """Put the rotary pairs of q and k side by side, in place."""
+    rotated = (config.heads + config.kv_heads) * config.head_dim
+    qkv[:rotated] = pair_rows(qkv[:rotated], config.head_dim)
 
 
-def _qkv(config: ModelConfig, weights: Weights, name: str) -> Linear:
-    sizes = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
-    rows = {which: heads * config.head_dim for which, heads in sizes.items()}
-    rotated = rows["q"] + rows["k"]
-
-    def fused(kind: str, *rest: int) -> Tensor:
-        whole = weights.stack([(f"{name}.{which}_proj.{kind}", rows[which]) for which in rows], *rest)
-        whole[:rotated] = pair_rows(whole[:rotated], config.head_dim)
-        return whole
-
-    return Linear(fused("weight", config.hidden), fused("bias") if config.qkv_bias else None)
+def _paired_norm(config: ModelConfig, weight: Tensor | None) -> Norm | None:
+    return None if weight is None else Norm(pair_rows(weight, config.head_dim), config.eps)
 
 
-def _mlp(config: ModelConfig, weights: Weights, name: str) -> Mlp | ExpertMlp:
-    if config.experts is not None:
-        return ExpertMlp.load(config.hidden, config.experts, weights, name)
-    hidden, ffn = config.hidden, config.ffn
-    parts = [(f"{name}.gate_proj", ffn), (f"{name}.up_proj", ffn)]
-    gate_up = weights.stack([(f"{part}.weight", rows) for part, rows in parts], hidden)
-    down = weights.get(f"{name}.down_proj.weight", hidden, ffn)
-    if not config.mlp_bias:
-        return Mlp(Linear(gate_up), Linear(down))
-    bias = weights.stack([(f"{part}.bias", rows) for part, rows in parts])
-    return Mlp(Linear(gate_up, bias), Linear(down, weights.get(f"{name}.down_proj.bias", hidden)))
-
-
-def _refuse_unread(config: ModelConfig, directory: Path, weights: Weights) -> None:
-    """A tensor that nothing reads would change the numbers: the configuration contradicts the file."""
-    harmless = (".rotary_emb.inv_freq",)
-    left = [name for name in weights.unused() if not name.endswith(harmless)]
-    if config.tied:
-        left = [name for name in left if name != "lm_head.weight"]
-    if left:
-        shown = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
-        raise ModelError(f"{directory}: {config.architecture} with this config.json has no place for {shown}")
+def _mlp(tensors: DenseTensors | ExpertTensors) -> Mlp | ExpertMlp:
+    if isinstance(tensors, ExpertTensors):
+        return ExpertMlp(
+            tensors.shape,
+            Linear(tensors.router),
+            [Linear(each) for each in tensors.gate_up],
+            [Linear(each) for each in tensors.down],
+        )
+    return Mlp(Linear(tensors.gate_up, tensors.gate_up_bias), Linear(tensors.down, tensors.down_bias))
