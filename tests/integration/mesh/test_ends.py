@@ -73,7 +73,7 @@ async def test_a_stop_id_that_comes_first(road: str, tiny: Case, tiny_shared: Sh
 
 def readable(tiny: Case) -> dict[str, float]:
     """A bias that leaves only ids of one printable ASCII character each."""
-    plain = range(3, 3 + 94)  # the byte tokens "!" to "~" come first
+    plain = range(3 + ord("!"), 3 + ord("~") + 1)  # three special ids come before the bytes
     return {str(id_): -100.0 for id_ in range(tiny.model.config.vocab) if id_ not in plain}
 
 
