@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.simulation.nodes import Line, Node
+from benchmarks.simulation.sim import Sim
 from shared.engine.api import StepPlan, StepResult, step_failed
 from shared.engine.synthetic import SyntheticTiming, synthetic_run
 from shared.errors import NanLogits
@@ -18,7 +20,6 @@ from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
 from shared.worker.asked import params_of
 from tests.support.mesh import VOCAB, WorkerNode, worker_node
-from tests.support.sim import Line, Node, Sim
 from tests.support.wild_router import WildRouter
 
 FAULTS = ("cut", "kill", "lose", "damage", "flush", "engine", "drain")

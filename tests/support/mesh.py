@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from benchmarks.simulation.nodes import Node
+from benchmarks.simulation.sim import Sim
 from shared.engine.engine import Engine
 from shared.engine.synthetic import SyntheticRunner, SyntheticTiming, synthetic_layout
 from shared.kv.hashing import chain_hashes, chain_root, pack_ids
@@ -15,7 +17,6 @@ from shared.policy.config import LinePolicy, LinkPolicy, WorkerPolicy
 from shared.wire import messages as m
 from shared.wire.port import Instruction, PeerInfo, Send
 from shared.worker.worker import Worker
-from tests.support.sim import Node, Sim
 
 BLOCK_TOKENS = 4
 VOCAB = 1000

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.simulation.nodes import Node
 from shared.engine.api import StepPlan, StepResult, step_failed
 from shared.engine.synthetic import SyntheticTiming
 from shared.errors import ApiError, DeadlineExceeded, InvalidRequest, NanLogits, Overloaded, RequestFailed
 from tests.support.mesh import VOCAB
 from tests.support.mesh_client import Client
-from tests.support.sim import Node
 from tests.support.whole_mesh import ROUTER, WORKER, WholeMesh, prompt
 
 HARMS = (

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.simulation.nodes import Line, Node
+from benchmarks.simulation.sim import Sim
 from services.router.core import RouterCore
 from services.router.lines import Line as RouterLine
 from services.router.requests import GenerationRequest, Tokens
@@ -25,7 +27,6 @@ from shared.worker.asked import params_of
 from shared.worker.worker import Worker
 from tests.support.mesh import BLOCK_TOKENS, LAYOUT, VOCAB, WorkerNode, hashes_of, root
 from tests.support.mesh_client import Client, TermWatch
-from tests.support.sim import Line, Node, Sim
 
 BLOCK_BYTES = LAYOUT.block_bytes
 WAN = "wan"

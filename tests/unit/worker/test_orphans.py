@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from benchmarks.simulation.nodes import Node
 from shared.engine.synthetic import SyntheticTiming
 from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
 from shared.worker.part import Stage
 from tests.support.mesh import Bench, ScriptedRouter, greedy, worker_node
-from tests.support.sim import Node
 
 SLOW = SyntheticTiming(step=0.02)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.simulation.nodes import Node
 from shared.engine.api import StepPlan, StepResult, step_failed
 from shared.engine.synthetic import SyntheticTiming, synthetic_run
 from shared.errors import NanLogits
@@ -13,7 +14,6 @@ from shared.wire import messages as m
 from shared.worker.asked import params_of
 from shared.worker.sources import SourceState
 from tests.support.mesh import VOCAB, Bench, ScriptedRouter, greedy, hashes_of, worker_node
-from tests.support.sim import Node
 
 IDS = list(range(50, 93))  # ten full blocks and three ids
 

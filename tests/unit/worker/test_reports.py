@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+from benchmarks.simulation.nodes import Node
 from shared.kv.hashing import HASH_BYTES
 from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
 from shared.wire.port import Dial
 from tests.support.mesh import Bench, ScriptedRouter, greedy, hashes_of, worker_node
-from tests.support.sim import Node
 
 IDS = list(range(50, 93))
 

@@ -2,11 +2,8 @@
 
 A discrete-event loop. Each pair of nodes has a session with ordered control messages and, per direction,
 bulk lanes that pull chunks at a line's rate. Engine steps take virtual time. Nothing here knows what the
-messages mean, so any `ControlCore` or `BulkCore` can be a node. `after(node)` runs after every event for
-each node it concerned: the place for invariants.
-
-Bytes behave as on a socket: a chunk's memory is read when its last byte leaves, and written at the receiver
-when its last byte arrives, so a block that is reused too early shows as damage.
+messages mean (but a line's shares), so any `ControlCore` or `BulkCore` can be a node. `after(node)` runs
+after every event for each node it concerned: the place for invariants.
 """
 
 from __future__ import annotations
@@ -15,96 +12,26 @@ import heapq
 import itertools
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import Any, cast
 
-from shared.engine.api import Runner, StepPlan, StepResult
-from shared.engine.engine import Engine
-from shared.engine.events import EngineEvent
-from shared.engine.synthetic import SyntheticTiming
-from shared.wire.messages import KvChunk, Message, Role
-from shared.wire.port import BulkCore, ControlCore, Dial, OutChunk, PeerInfo, Send, WakeBulk
+from benchmarks.simulation.lanes import Lanes
+from benchmarks.simulation.nodes import EngineCore, Lane, Line, Link, Node
+from shared.engine.api import StepPlan, StepResult
+from shared.wire.messages import KvChunk, LineShare, Message, Role
+from shared.wire.port import Dial, Send, WakeBulk
 
 
-class EngineCore(Protocol):
-    """A core with an engine beside it."""
-
-    def on_engine(self, now: float, events: Sequence[EngineEvent]) -> None: ...
+def _nothing(*_: object) -> None:
+    """Nobody looks."""
 
 
-@dataclass(eq=False)
-class Node:
-    """One process of the mesh. `engine` and `runner` come together; a router has neither."""
-
-    name: str
-    role: Role
-    core: ControlCore
-    incarnation: int
-    datacenter: str = "a"
-    engine: Engine | None = None
-    runner: Runner | None = None
-    timing: SyntheticTiming = field(default_factory=SyntheticTiming)
-    alive: bool = True
-    stepping: StepPlan | None = None
-    armed: float | None = None
-
-    @property
-    def peer(self) -> PeerInfo:
-        return PeerInfo(self.name, self.role, self.datacenter, self.incarnation)
-
-    @property
-    def bulk(self) -> BulkCore | None:
-        return cast(BulkCore, self.core) if hasattr(self.core, "next_chunk") else None
+def _as_it_is(_node: Node, _plan: StepPlan, result: StepResult) -> StepResult:
+    return result
 
 
-@dataclass(eq=False)
-class Line:
-    """A rate that all links over it share, per direction (`free` by sending datacenter). Rates in bytes/s;
-    0: no limit.
-    """
-
-    rate: float = 0.0
-    delay: float = 0.001
-    jitter: float = 0.0
-    linger: float = 0.0  # seconds, at most, that a write buffer keeps a chunk beyond its time on the line
-    free: dict[str, float] = field(default_factory=dict)
-    carried: Counter[str] = field(default_factory=Counter)  # bytes by sending datacenter
-
-
-@dataclass(eq=False)
-class _Lane:
-    """One bulk connection, one direction."""
-
-    source: Node
-    target: Node
-    sending: OutChunk | None = None
-    flying: deque[tuple[KvChunk, bytes]] = field(default_factory=deque)
-    landing: tuple[KvChunk, memoryview | None] | None = None
-    arrives: float = 0.0
-    arrived: int = 0  # chunks whose first byte is here while another is being received
-    asleep: bool = True
-
-
-@dataclass(eq=False)
-class Link:
-    """A session between two nodes."""
-
-    ends: tuple[Node, Node]
-    line: Line
-    lanes: list[_Lane]
-    up: bool = True
-    over: bool = False
-    era: int = 0  # grows with each cut: events of an older era are void
-    down_since: float = 0.0
-    untold: tuple[Node, str] | None = None  # an end that has not heard yet that the session is over
-    waiting: dict[str, deque[tuple[Message, bytes]]] = field(
-        default_factory=dict
-    )  # by receiver, sent and not arrived
-    arrives: dict[str, float] = field(default_factory=dict)
-
-    def other(self, node: Node) -> Node:
-        return self.ends[1] if node is self.ends[0] else self.ends[0]
+def _open_line(_one: Node, _other: Node) -> Line:
+    return Line()
 
 
 class Sim:
@@ -118,21 +45,21 @@ class Sim:
         lanes: int = 1,
         suspect_after: float = 2.0,
         lease: float = 30.0,
-        after: Callable[[Node], None] = lambda node: None,
+        after: Callable[[Node], None] = _nothing,
     ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.links: dict[frozenset[str], Link] = {}
         self.dropped: Counter[str] = Counter()  # messages to nodes without a session, by type
-        self.damage: Callable[[KvChunk, bytearray], None] = lambda chunk, data: None
-        self.tamper: Callable[[Node, StepPlan, StepResult], StepResult] = lambda node, plan, result: result
-        self.spy: Callable[[str, str, Message, bytes], None] = lambda source, target, message, payload: None
-        self.line_between: Callable[[Node, Node], Line] = lambda a, b: Line()
+        self.damage: Callable[[KvChunk, bytearray], None] = _nothing
+        self.tamper: Callable[[Node, StepPlan, StepResult], StepResult] = _as_it_is
+        self.spy: Callable[[str, str, Message, bytes], None] = _nothing
+        self.line_between: Callable[[Node, Node], Line] = _open_line
         self.after = after
         self.events = 0
         self._touched: dict[str, Node] = {}
-        self._chunk = chunk
+        self._bulk = Lanes(self, chunk)
         self._lanes = lanes
         self._suspect_after = suspect_after
         self._lease = lease
@@ -249,7 +176,7 @@ class Sim:
             self._tell_late(former)
         first, second = self.nodes[a], self.nodes[b]
         lanes = [
-            _Lane(*ends)
+            Lane(*ends)
             for ends in ((first, second), (second, first))
             for _ in range(self._lanes)
             if ends[0].bulk is not None and ends[1].bulk is not None
@@ -262,7 +189,7 @@ class Sim:
         for node in link.ends:
             self.perform(node)
             for lane in lanes:
-                self._pump(link, lane)
+                self._bulk.pump(link, lane)
         return link
 
     def connect_all(self) -> None:
@@ -316,7 +243,7 @@ class Sim:
                 self.call(node, lambda n=node, o=other: n.core.on_suspect(self.now, o, False))  # type: ignore[misc]
             self.call(node, lambda n=node, o=other: n.core.on_resumed(self.now, o))  # type: ignore[misc]
         for lane in link.lanes:
-            self._pump(link, lane)
+            self._bulk.pump(link, lane)
 
     def lose(self, a: str, b: str, reason: str = "lease", *, apart: float = 0.0) -> None:
         """The session of two nodes ends for good; the second one learns of it `apart` seconds later, or when
@@ -365,23 +292,6 @@ class Sim:
         if not link.over and not link.up and link.era == era:
             self.lose(link.ends[0].name, link.ends[1].name, "lease")
 
-    def _break(self, link: Link) -> None:
-        link.up = False
-        link.era += 1
-        for lane in link.lanes:
-            source, target = lane.source.bulk, lane.target.bulk
-            sending, lane.sending = lane.sending, None
-            landing, lane.landing = lane.landing, None
-            lane.flying.clear()
-            lane.arrived = 0
-            lane.asleep = True
-            if sending is not None and lane.source.alive and source is not None:
-                source.chunk_written(self.now, lane.target.name, sending.key, False)
-                self.perform(lane.source)
-            if landing is not None and landing[1] is not None and lane.target.alive and target is not None:
-                target.on_chunk_broken(lane.source.name, landing[0])
-                self.perform(lane.target)
-
     # --- control --------------------------------------------------------------------------------------------
 
     def _send(self, node: Node, target: str, message: Message, payload: bytes) -> None:
@@ -406,88 +316,24 @@ class Sim:
         if link.era != era or not target.alive:
             return
         message, payload = link.waiting[target.name].popleft()
+        if isinstance(message, LineShare):
+            self._granted(target, link.other(target).name, message)
         target.core.on_message(self.now, link.other(target).name, message, payload)
         self.perform(target)
 
-    # --- bulk -----------------------------------------------------------------------------------------------
+    def _granted(self, node: Node, router: str, share: LineShare) -> None:
+        """A sender has heard what part of a line is its own."""
+        lines = {id(link.line): link.line for link in self.links.values() if node in link.ends}
+        for line in lines.values():
+            if line.name == share.line:
+                self._bulk.granted(line, router, node.name, share)
 
     def _wake(self, node: Node, target: str) -> None:
         link = self.link(node.name, target)
         if link is not None:
-            for lane in link.lanes:
-                if lane.source is node:
-                    self._pump(link, lane)
+            self._bulk.wake(link, node)
 
-    def _pump(self, link: Link, lane: _Lane) -> None:
-        """The socket wants bytes, as soon as the line has room."""
-        if not lane.asleep or not link.up:
-            return
-        lane.asleep = False
-        era = link.era
-        self.at(link.line.free.get(lane.source.datacenter, 0.0), lambda: self._pull(link, lane, era))
-
-    def _pull(self, link: Link, lane: _Lane, era: int) -> None:
-        source = lane.source.bulk
-        if link.era != era or source is None or not lane.source.alive:
-            return
-        line, side = link.line, lane.source.datacenter
-        if line.free.get(side, 0.0) > self.now:
-            self.at(line.free[side], lambda: self._pull(link, lane, era))
-            return
-        chunk = source.next_chunk(self.now, lane.target.name, self._chunk)
-        self.perform(lane.source)
-        if chunk is None:
-            lane.asleep = True
-            return
-        lane.sending = chunk
-        took = len(chunk.data) / line.rate if line.rate else 1e-5
-        line.free[side] = self.now + took
-        line.carried[side] += len(chunk.data)
-        linger = self.random.random() * line.linger
-        self.at(self.now + took + linger, lambda: self._left(link, lane, era))
-
-    def _left(self, link: Link, lane: _Lane, era: int) -> None:
-        """The last byte is with the kernel."""
-        source, chunk = lane.source.bulk, lane.sending
-        if link.era != era or source is None or chunk is None or not lane.source.alive:
-            return
-        data = bytearray(chunk.data)
-        self.damage(chunk.header, data)
-        lane.sending = None
-        lane.flying.append((chunk.header, bytes(data)))
-        source.chunk_written(self.now, lane.target.name, chunk.key, True)
-        self.perform(lane.source)
-        delay = link.line.delay + self.random.random() * link.line.jitter
-        lane.arrives = max(lane.arrives, self.now + delay)
-        self.at(lane.arrives, lambda: self._begin(link, lane, era))
-        lane.asleep = True
-        self._pump(link, lane)
-
-    def _begin(self, link: Link, lane: _Lane, era: int) -> None:
-        """The first byte arrives: memory is asked for."""
-        target = lane.target.bulk
-        if link.era != era or target is None or not lane.target.alive:
-            return
-        if lane.landing is not None:
-            lane.arrived += 1
-            return
-        header = lane.flying[0][0]
-        lane.landing = (header, target.chunk_buffer(lane.source.name, header))
-        self.perform(lane.target)
-        self.at(self.now + self.random.random() * 1e-3, lambda: self._end(link, lane, era))
-
-    def _end(self, link: Link, lane: _Lane, era: int) -> None:
-        """The last byte has arrived."""
-        target = lane.target.bulk
-        if link.era != era or target is None or lane.landing is None or not lane.target.alive:
-            return
-        (header, buffer), lane.landing = lane.landing, None
-        data = lane.flying.popleft()[1]
-        if buffer is not None:
-            buffer[:] = data
-        view = memoryview(data) if buffer is None else buffer
-        target.on_chunk(self.now, lane.source.name, header, view, buffer is not None)
-        self.perform(lane.target)
-        if lane.arrived and link.era == era:
-            lane.arrived -= 1
-            self._begin(link, lane, era)
+    def _break(self, link: Link) -> None:
+        link.up = False
+        link.era += 1
+        self._bulk.broken(link)

@@ -1,0 +1,106 @@
+"""What a simulated mesh is made of: processes, lines, and the sessions between processes. No events here."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from shared.engine.api import Runner, StepPlan
+from shared.engine.engine import Engine
+from shared.engine.events import EngineEvent
+from shared.engine.synthetic import SyntheticTiming
+from shared.policy.line_share import ShareHeld
+from shared.wire.messages import KvChunk, Message, Role
+from shared.wire.port import BulkCore, ControlCore, OutChunk, PeerInfo
+
+
+class EngineCore(Protocol):
+    """A core with an engine beside it."""
+
+    def on_engine(self, now: float, events: Sequence[EngineEvent]) -> None: ...
+
+
+class Timing(Protocol):
+    """Virtual seconds that a step takes."""
+
+    def seconds(self, plan: StepPlan) -> float: ...
+
+
+@dataclass(eq=False)
+class Node:
+    """One process of the mesh. `engine` and `runner` come together; a router has neither."""
+
+    name: str
+    role: Role
+    core: ControlCore
+    incarnation: int
+    datacenter: str = "a"
+    engine: Engine | None = None
+    runner: Runner | None = None
+    timing: Timing = field(default_factory=SyntheticTiming)
+    alive: bool = True
+    stepping: StepPlan | None = None
+    armed: float | None = None
+
+    @property
+    def peer(self) -> PeerInfo:
+        return PeerInfo(self.name, self.role, self.datacenter, self.incarnation)
+
+    @property
+    def bulk(self) -> BulkCore | None:
+        return cast(BulkCore, self.core) if hasattr(self.core, "next_chunk") else None
+
+
+@dataclass(eq=False)
+class Line:
+    """A rate that all links over it share, per direction (`free` by sending datacenter). Rates in bytes/s;
+    0: no limit. With a name, its senders keep to the shares of it that routers deal.
+    """
+
+    rate: float = 0.0
+    delay: float = 0.001
+    jitter: float = 0.0
+    linger: float = 0.0  # seconds, at most, that a write buffer keeps a chunk beyond its time on the line
+    landing: float = 1e-3  # seconds, at most, from the first byte's arrival to the last byte's
+    name: str = ""
+    free: dict[str, float] = field(default_factory=dict)
+    carried: Counter[str] = field(default_factory=Counter)  # bytes by sending datacenter
+    paced: dict[str, float] = field(default_factory=dict)  # by sender: from when its share lets it send on
+    shares: dict[str, ShareHeld] = field(default_factory=dict)  # by sender
+
+
+@dataclass(eq=False)
+class Lane:
+    """One bulk connection, one direction."""
+
+    source: Node
+    target: Node
+    sending: OutChunk | None = None
+    flying: deque[tuple[KvChunk, bytes]] = field(default_factory=deque)
+    landing: tuple[KvChunk, memoryview | None] | None = None
+    arrives: float = 0.0
+    arrived: int = 0  # chunks whose first byte is here while another is being received
+    asleep: bool = True
+
+
+@dataclass(eq=False)
+class Link:
+    """A session between two nodes."""
+
+    ends: tuple[Node, Node]
+    line: Line
+    lanes: list[Lane]
+    up: bool = True
+    over: bool = False
+    era: int = 0  # grows with each cut: events of an older era are void
+    down_since: float = 0.0
+    untold: tuple[Node, str] | None = None  # an end that has not heard yet that the session is over
+    waiting: dict[str, deque[tuple[Message, bytes]]] = field(
+        default_factory=dict
+    )  # by receiver, sent and not arrived
+    arrives: dict[str, float] = field(default_factory=dict)
+
+    def other(self, node: Node) -> Node:
+        return self.ends[1] if node is self.ends[0] else self.ends[0]
