@@ -23,8 +23,10 @@ from services.router.lifecycle import Request
 from services.router.lines import Line, Lines
 from services.router.meeting import Meeting
 from services.router.mesh import Mesh
+from services.router.observer import Observer
 from services.router.orders import Orders
 from services.router.phases import Phase
+from services.router.picture import Picture
 from services.router.placement import Placement
 from services.router.prediction import OutputPrediction, SingularMemory
 from services.router.readiness import readiness
@@ -88,6 +90,7 @@ class RouterCore:
         )
         self._rewarm = Rewarm(mesh, recent, self._gate.new_rid)
         self._meeting = Meeting(mesh)
+        self.observer = Observer(node, datacenter, mesh, self.requests)
         self._sharing = Sharing(mesh)
         self._handlers = self._table()
 
@@ -165,6 +168,11 @@ class RouterCore:
         """A round trip to a node, as the link measured it."""
         self.mesh.fleet.measured_rtt(node, seconds)
 
+    def picture(self, now: float) -> Picture:
+        """What an operator is shown."""
+        refused = int(self.snapshot()["requests_refused"])
+        return self.observer.look(now, self.ready(), draining=self._draining, refused=refused)
+
     def snapshot(self) -> dict[str, float]:
         """Counters and gauges for /metrics."""
         phases: dict[str, float] = {f"requests_{phase}": 0.0 for phase in Phase}
@@ -180,7 +188,12 @@ class RouterCore:
             "index_gaps": index.gaps,
             "workers": len(self.mesh.fleet.all()),
         }
-        return {**self.mesh.counters, **gauges, **phases}
+        lines: dict[str, float] = {}
+        for line in self.mesh.fleet.lines.all():
+            lines[f'line_cap_bytes{{line="{line.name}"}}'] = line.rate
+            lines[f'line_rate_bytes{{line="{line.name}"}}'] = self.mesh.fleet.lines.rate(line)
+            lines[f'line_outstanding_bytes{{line="{line.name}"}}'] = self.mesh.fleet.outstanding(line)
+        return {**self.mesh.counters, **gauges, **phases, **lines}
 
     # --- the transport --------------------------------------------------------------------------------------
 
@@ -322,7 +335,7 @@ class RouterCore:
 
     def _ended(self, now: float, r: Request) -> None:
         """Nothing more is to be done for a request."""
-        del now
+        self.observer.ended(now, r)
         self.requests.pop(r.rid, None)
         self._inbound.ended(r.rid)
         self._watch.forget(r.rid)

@@ -11,6 +11,7 @@ from services.router.lifecycle import Request
 from services.router.mesh import Mesh
 from services.router.orders import Orders
 from services.router.phases import Event, Phase
+from services.router.request_trace import Stage
 from shared.policy.handoff import CutMode, caught_up, cut_mode
 from shared.policy.pipeline import Pipeline
 from shared.wire.messages import Do, Role
@@ -101,6 +102,7 @@ class Cuts:
         r.move(Event.CUT)
         r.trace.cuts += 1
         r.trace.mark("cut", now)
+        r.trace.enter(Stage.CUT, now)
         if r.trace.cut_mode is CutMode.NONE and r.made:
             r.trace.cut_mode, r.trace.cut_rounds, r.trace.cut_backlog = mode, r.rounds, backlog
             r.trace.cut_reason = r.trace.cut_reason or reason

@@ -52,6 +52,7 @@ class Endings:
     def finish(self, now: float, r: Request, end: End) -> None:
         """The log has ended: the client is told, main decode gets what it is owed."""
         r.trace.mark("end", now)
+        r.outcome = str(end.reason)
         r.trace.pipeline = str(r.pipeline or r.planned)
         made = end.at - r.log.prompt_len
         self._prediction.observe(r.spec.tenant, r.spec.session, made)
@@ -132,11 +133,13 @@ class Endings:
     def cancel(self, now: float, r: Request) -> None:
         """The client is gone: everything is released, nothing more is said."""
         self._mesh.count("requests_cancelled_total")
+        r.outcome = r.outcome or "cancelled"
         self._release_all(r)
         self._close(now, r)
 
     def fail(self, now: float, r: Request, error: MeshError) -> None:
         """The request cannot be finished."""
+        r.outcome = error.code
         if not r.accepted:
             r.refusal = error
         else:

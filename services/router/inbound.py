@@ -19,6 +19,7 @@ from services.router.log import Outcome, Run
 from services.router.mesh import Mesh
 from services.router.orders import Orders
 from services.router.phases import Event, Phase
+from services.router.request_trace import Stage
 from services.router.requests import Tokens
 from services.router.steering import Steering
 from shared.errors import UnexpectedMessage
@@ -157,6 +158,7 @@ class Inbound:
         if drew:
             leg.step(LegEvent.DREW)
             self._orders.drew(leg)
+            r.trace.waited(row.waited_ms / 1e3, now)
         if r.phase is Phase.CLOSING:
             return
         logprobs = row.logprobs if row.logprobs is None or len(row.logprobs) == len(row.ids) else None
@@ -197,6 +199,7 @@ class Inbound:
                 r.trace.mark("first_id", now)
                 if leg.role is Role.MAIN:
                     r.trace.mark("main_first", now)
+                    r.trace.enter(Stage.DECODE, now)
             self._mesh.emit(r.rid, Tokens(run.start, run.ids, run.logprobs, leg.role))
             self._mesh.count(f"tokens_{leg.role}_total", len(run.ids))
 

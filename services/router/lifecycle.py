@@ -7,7 +7,7 @@ from __future__ import annotations
 from services.router.legs import Leg, LegState
 from services.router.log import Log
 from services.router.phases import Event, Phase, after
-from services.router.request_trace import Trace
+from services.router.request_trace import Stage, Trace
 from services.router.requests import GenerationRequest
 from services.router.wish import Obstacle
 from services.router.worker import PoolKey
@@ -38,7 +38,7 @@ class Request:
         self.deadline = deadline
         self.log = Log(spec.ids, sampling.max_pos, sampling.stop_ids, tokens_ahead)
         self.phase = Phase.PLACING
-        self.trace = Trace(now, prompt_tokens=len(spec.ids))
+        self.trace = Trace(now, prompt_tokens=len(spec.ids), stages=[(Stage.QUEUE, now)])
         self._root = root
         self._hashes = chain_hashes(root, spec.ids, pool.block_tokens)
         self.prompt_blocks = len(self._hashes)
@@ -67,6 +67,7 @@ class Request:
         self.waiting = False  # for room, in the waiting room
         self.waits_until: float | None = None
         self.refusal: MeshError | None = None  # of one that was not accepted
+        self.outcome = ""  # how it ended: a finish reason, `cancelled`, or an error's code
         # trouble
         self.avoid: dict[str, tuple[float, Obstacle]] = {}
         self.failures = 0  # since the last id
@@ -100,6 +101,21 @@ class Request:
     def blocks(self, tokens: int) -> int:
         """Full blocks of so many tokens."""
         return tokens // self.pool.block_tokens
+
+    def staged(self, now: float) -> None:
+        """Note what its time goes into now. That main decode has drawn is noted where its ids come in."""
+        trace = self.trace
+        match self.phase:
+            case Phase.PLACING:
+                trace.enter(Stage.QUEUE, now)
+            case Phase.PREFILLING:
+                trace.enter(Stage.PREFILL, now)
+            case Phase.PAUSED:
+                trace.enter_wait(now, relay=self.relay is not None)
+            case Phase.RELAYING | Phase.CATCHING_UP:
+                trace.enter(Stage.RELAY, now)
+            case _:
+                pass
 
     # --- legs -----------------------------------------------------------------------------------------------
 

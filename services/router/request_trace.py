@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,19 @@ from shared.policy.handoff import CutMode
 from shared.wire.messages import Role
 
 MOST_REASONS = 32
+MOST_STAGES = 64
+
+
+class Stage(enum.StrEnum):
+    """What a request's time goes into, as its client feels it: one stage at any moment."""
+
+    QUEUE = "queue"  # looks for a road, waits for room, or waits its turn at prefill
+    PREFILL = "prefill"
+    LAN = "lan"  # ids are there, nobody draws: a relay waits for its KV
+    WAN = "wan"  # the same for main decode
+    RELAY = "relay"  # a relay draws
+    CUT = "cut"  # main decode is the owner and computes what it lacks
+    DECODE = "decode"  # main decode draws
 
 
 @dataclass(slots=True)
@@ -44,6 +58,26 @@ class Trace:
     cuts: int = 0
     handoff_bytes: int = 0
     feeds: int = 0
+    stages: list[tuple[Stage, float]] = field(default_factory=list)  # each with the time of its beginning
+
+    def enter(self, stage: Stage, now: float) -> None:
+        """The request's time goes into this stage from now on; the first changes of very many are kept."""
+        stages = self.stages
+        if len(stages) < MOST_STAGES and (not stages or stages[-1][0] is not stage):
+            stages.append((stage, now))
+
+    def enter_wait(self, now: float, *, relay: bool) -> None:
+        """Nobody draws until KV has come: to a relay, where there is one, or to main decode."""
+        stage = Stage.LAN if relay else Stage.WAN
+        if self.stages and self.stages[-1][0] in (Stage.LAN, Stage.WAN):
+            self.stages[-1] = (stage, self.stages[-1][1])  # the relay has come, or gone, meanwhile
+        else:
+            self.enter(stage, now)
+
+    def waited(self, seconds: float, now: float) -> None:
+        """Prefill has drawn its id; so long it had waited before it began to compute."""
+        if self.stages and self.stages[-1][0] is Stage.PREFILL:
+            self.stages[-1] = (Stage.PREFILL, min(now, self.stages[-1][1] + seconds))
 
     def mark(self, name: str, now: float) -> None:
         """Keep the first time that something happened."""
@@ -95,5 +129,10 @@ class Trace:
                 {"owner": str(part.owner), "node": part.node, "start": part.start, "end": part.end}
                 for part in self.segments
             ],
-            "times_ms": {name: round(1000 * (at - self.submitted), 3) for name, at in self.marks.items()},
+            "stages": [{"stage": str(stage), "at_ms": self._ms(at)} for stage, at in self.stages],
+            "times_ms": {name: self._ms(at) for name, at in self.marks.items()},
         }
+
+    def _ms(self, at: float) -> float:
+        """Milliseconds since submit."""
+        return round(1000 * (at - self.submitted), 3)

@@ -155,6 +155,7 @@ class RouterService:
         """Everything /metrics shows beside the front's own measures."""
         found = dict(self.core.snapshot())
         found |= {f"transport_{name}_total": float(value) for name, value in self._endpoint.counters.items()}
+        found["requests_oldest_wait_seconds"] = self.core.observer.oldest_wait(time.monotonic())
         found["streams_live"] = float(len(self.streams))
         found["tasks"] = float(len(asyncio.all_tasks()))
         return found

@@ -76,6 +76,7 @@ class Steering:
             raise InvariantBroken(f"request {r.rid} does not come to rest in phase {r.phase}")
         if r.is_over():
             return
+        r.staged(now)
         self.fed(now, r)
         self._sources.trim(r)
         self._blocked(now, r)

@@ -144,6 +144,14 @@ class SendQueue:
         return sum(transfer.remaining for transfer in self._transfers.values())
 
     @property
+    def by_class(self) -> tuple[int, ...]:
+        """The same for each class, most urgent first."""
+        sums = [0] * CLASSES
+        for transfer in self._transfers.values():
+            sums[transfer.cls] += transfer.remaining
+        return tuple(sums)
+
+    @property
     def smallest(self) -> int:
         """The least that any transfer has left; 0 where there is none."""
         return min((transfer.remaining for transfer in self._transfers.values()), default=0)

@@ -216,6 +216,8 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True, tag=11):
     line_rate: dict[str, Amount] = {}  # per line: the sender's estimate, bytes/s
     send_pinned_blocks: Nat = 0
     counters: dict[str, float] = {}
+    unsent_by_class: dict[str, tuple[Nat, ...]] = {}  # per line: `unsent_bytes` by TransferClass
+    sent_bytes: dict[str, Nat] = {}  # per line: handed to it since this process began
 
 
 class KvEvents(msgspec.Struct, frozen=True, array_like=True, tag=12):
@@ -333,6 +335,7 @@ class Attach(msgspec.Struct, frozen=True, array_like=True, tag=24):
     last_hash: Bytes16
     cls: TransferClass
     first: bool = True  # a relay is to begin with the sender's id; else the log is past it already
+    trace: str = ""
 
 
 class Feed(msgspec.Struct, frozen=True, array_like=True, tag=25):
@@ -356,6 +359,7 @@ class TokenRow(msgspec.Struct, frozen=True, array_like=True):
     start: Nat  # absolute position of ids[0]
     ids: tuple[Nat, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None  # as long as ids where asked for
+    waited_ms: Nat = 0  # from P: how long the prefill waited there before it was computed
 
 
 class TokensOut(msgspec.Struct, frozen=True, array_like=True, tag=27):

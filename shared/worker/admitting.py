@@ -59,6 +59,8 @@ class Admitting:
         if warm:
             self._warm(now, ask, need, blocks)
         else:
+            self._site.count("prompt_tokens_total", len(ask.ids))
+            self._site.count("prompt_tokens_cached_total", len(blocks) * self._site.block_tokens)
             self._take_in(now, ask, need, blocks, earlier, yields=yields)
 
     def _refuse(self, node: str, message: Admit, refusal: Refusal) -> None:

@@ -166,6 +166,9 @@ class Prefilling:
             priority=ask.priority,
         )
         prompt.cached = len(blocks)
+        prompt.started_at = now
+        site.count("prompt_tokens_total", len(ask.ids))
+        site.count("prompt_tokens_cached_total", len(blocks) * site.block_tokens)
         prompt.seq = site.engine.add(spec, now)
         self._by_seq[prompt.seq] = ask.rid
         if prompt.orphan or ask.router in self._paused:

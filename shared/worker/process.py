@@ -18,14 +18,16 @@ from shared.kv.pool import BlockPool
 from shared.runtime.metrics import make_registry
 from shared.runtime.settings import MeshConfig, NodeConfig, split_address
 from shared.runtime.web import WebServer, status_app
+from shared.transport.compression import encoding_of
 from shared.transport.endpoint import Endpoint
 from shared.wire.handshake import Identity
-from shared.wire.messages import Role
+from shared.wire.messages import Role, TransferClass
 from shared.wire.port import Instruction
 from shared.worker.engine_loop import EngineLoop
 from shared.worker.links import line_specs, mesh_key, route_to, tls_files
 from shared.worker.meeting import SENDS_TO
 from shared.worker.parts import Built, build, first_announce
+from shared.worker.send_queues import NOTHING
 from shared.worker.worker import Worker
 
 _HUNG = 120.0
@@ -114,8 +116,10 @@ class WorkerProcess:
             link=mesh.policy.link,
             line_of=self._line_of,
             line_rate=self._line_rate,
+            landed=runner.landed,
         )
         self.worker.after = self._after
+        self._counted = runner
         self._steps = EngineLoop(self._engine, runner, self._on_events, time.monotonic)
         self._endpoint = Endpoint(
             Identity(
@@ -135,12 +139,16 @@ class WorkerProcess:
             key=mesh_key(mesh),
             tls=tls_files(mesh),
             route=lambda peer, address: route_to(mesh, node, peer, address),
+            encoding=encoding_of(layout),
         )
 
     def _dial(self) -> None:
-        """Keep sessions to all routers, and to those that this role sends KV to."""
+        """Keep sessions to all routers, and to those of the same model that this role sends KV to."""
+        model = self._mesh.model_of(self._node)
         for other in self._mesh.nodes:
             role = Role(other.role)
+            if role is not Role.ROUTER and self._mesh.model_of(other) != model:
+                continue
             if role is Role.ROUTER or role in SENDS_TO[self._role]:
                 host, port = self._mesh.address_of(other, self._node)
                 self._endpoint.dial(other.name, host, port, self._bulk_to(other, role))
@@ -203,10 +211,16 @@ class WorkerProcess:
             "decode_step_ms": stats.decode_step_ms,
             "steps_total": float(stats.steps),
         }
+        found |= {f"engine_{name}_total": float(value) for name, value in self._counted.counters.items()}
+        waiting = self.worker.lines(time.monotonic())
         for name, line in self._endpoint.lines().items():
             found[f'line_rate_bytes{{line="{name}"}}'] = line.rate
             found[f'line_rtt_seconds{{line="{name}"}}'] = line.rtt
             found[f'line_share_bytes{{line="{name}"}}'] = line.share
+            load = waiting.get(name, NOTHING)
+            found[f'line_oldest_seconds{{line="{name}"}}'] = load.oldest_age
+            for cls, unsent in zip(TransferClass, load.by_class, strict=True):
+                found[f'line_unsent_bytes{{line="{name}",class="{cls.name.lower()}"}}'] = float(unsent)
         return found
 
     def ready(self) -> dict[str, object]:

@@ -67,5 +67,11 @@ class Reports:
             oldest_age_ms={name: int(1e3 * load.oldest_age) for name, load in lines.items()},
             line_rate={name: site.line_rate(name) for name in lines},
             send_pinned_blocks=self._out.pins.blocks,
-            counters={"steps": float(stats.steps)},
+            counters={
+                "steps": float(stats.steps),
+                "prompt_tokens": site.counters["prompt_tokens_total"],
+                "prompt_tokens_cached": site.counters["prompt_tokens_cached_total"],
+            },
+            unsent_by_class={name: load.by_class for name, load in lines.items()},
+            sent_bytes=dict(self._out.queues.sent),
         )

@@ -5,9 +5,11 @@ Keeps the queues in step with the transfers; opens and ends none itself.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple
 
-from shared.policy.priority import SendQueue
+from shared.policy.priority import CLASSES, SendQueue
+from shared.wire.messages import TransferClass
 from shared.worker.transfer import Transfer
 from shared.worker.worker_site import Site
 
@@ -18,6 +20,7 @@ class LineLoad(NamedTuple):
     unsent: int  # bytes promised and not acknowledged
     smallest: int  # the least that any transfer has left
     oldest_age: float  # seconds
+    by_class: tuple[int, ...]  # `unsent` by TransferClass
 
     def plus(self, other: LineLoad | None) -> LineLoad:
         """Both together."""
@@ -27,7 +30,12 @@ class LineLoad(NamedTuple):
             self.unsent + other.unsent,
             min(self.smallest, other.smallest),
             max(self.oldest_age, other.oldest_age),
+            tuple(one + two for one, two in zip(self.by_class, other.by_class, strict=True)),
         )
+
+
+NOTHING = LineLoad(0, 0, 0.0, (0,) * CLASSES)
+"""A line that nothing waits for."""
 
 
 class SendQueues:
@@ -36,12 +44,16 @@ class SendQueues:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._queues: dict[str, SendQueue] = {}
+        self._lines: dict[str, str] = {}  # node -> name of the line to it, while it has a queue
+        self.sent: defaultdict[str, int] = defaultdict(int)
+        """Bytes handed to each line so far, by its name."""
 
     def resize(self, transfer: Transfer) -> None:
         """Enter a transfer, or tell its queue what it has still to bring, and in which class."""
         queue = self._queues.get(transfer.target)
         if queue is None:
             queue = self._queues[transfer.target] = SendQueue(self._site.line)
+            self._lines[transfer.target] = self._site.line_of(transfer.target)
         queue.open(transfer.ticket, transfer.cls, transfer.total_bytes, transfer.opened_at)
         queue.acked(transfer.ticket, transfer.acked_bytes)
 
@@ -57,7 +69,7 @@ class SendQueues:
         queue = self._queues[transfer.target]
         queue.close(transfer.ticket)
         if not len(queue):
-            del self._queues[transfer.target]
+            del self._queues[transfer.target], self._lines[transfer.target]
 
     def next(self, node: str) -> bytes | None:
         """Ticket of the transfer that the next chunk for a node should come from."""
@@ -66,13 +78,18 @@ class SendQueues:
 
     def charge(self, node: str, ticket: bytes, size: int) -> None:
         """Bytes of the transfer that `next` named were taken."""
-        self._queues[node].sent(ticket, size)
+        queue, line = self._queues[node], self._lines[node]
+        queue.sent(ticket, size)
+        self.sent[line] += size
+        cls = TransferClass(queue[ticket].cls).name.lower()
+        self._site.count(f'line_sent_bytes_total{{line="{line}",class="{cls}"}}', size)
 
     def lines(self, now: float) -> dict[str, LineLoad]:
         """What waits for each line."""
         loads: dict[str, LineLoad] = {}
         for node, queue in self._queues.items():
-            load = LineLoad(queue.remaining, queue.smallest, queue.oldest_age(now))
-            name = self._site.line_of(node)
+            by_class = queue.by_class
+            load = LineLoad(sum(by_class), queue.smallest, queue.oldest_age(now), by_class)
+            name = self._lines[node]
             loads[name] = load.plus(loads.get(name))
         return loads

@@ -54,6 +54,8 @@ MESSAGES: tuple[Message, ...] = (
         {"wan": 25e6},
         8,
         {"x": 1.0},
+        {"wan": (4, 3, 0, 0)},
+        {"wan": 9},
     ),
     m.KvEvents(9, 2, 1, True),
     m.SnapshotRequest(),
@@ -66,10 +68,15 @@ MESSAGES: tuple[Message, ...] = (
     m.Admitted(RID, 2, TICKET, 3, 1, 5, HASH, 12),
     m.Refused(RID, 2, m.RefuseReason.LINE_BACKLOG, 1500, "31 s of line"),
     m.Prefill(RID, 1, b"salt", 0, 100, SAMPLING, 60000, "trace"),
-    m.Attach(RID, "md1", 12, TICKET, 3, 1, 5, HASH, m.TransferClass.ALIGNMENT),
+    m.Attach(RID, "md1", 12, TICKET, 3, 1, 5, HASH, m.TransferClass.ALIGNMENT, trace="t"),
     m.Feed(RID, 3, 100, m.Do.OWN),
     m.CaughtUp(RID, 3, 164),
-    m.TokensOut((m.TokenRow(RID, 3, 100, (5, 70000), (LOGPROB, LOGPROB)), m.TokenRow(RID, 3, 102, (6,)))),
+    m.TokensOut(
+        (
+            m.TokenRow(RID, 3, 100, (5, 70000), (LOGPROB, LOGPROB)),
+            m.TokenRow(RID, 3, 102, (6,), None, 7),
+        )
+    ),
     m.Finished(RID, 3, 120, m.FinishReason.LENGTH),
     m.Failed(RID, 3, TICKET, m.FailReason.REVOKED, "older requests need the blocks"),
     m.Resume(RID, 101),

@@ -34,6 +34,22 @@ def test_fields_added_by_a_later_version_are_let_pass(message: Message) -> None:
     assert decode(msgspec.msgpack.encode([*fields, "new"])) == message
 
 
+@pytest.mark.parametrize("kind", [m.LoadReport, m.Attach], ids=lambda kind: kind.__name__)
+def test_fields_that_an_earlier_version_lacks_have_defaults(kind: type[m.LoadReport | m.Attach]) -> None:
+    message = next(one for one in MESSAGES if isinstance(one, kind))
+    fields = msgspec.msgpack.decode(encode(message))
+    last = message.__struct_fields__[-1]
+    default = message.__struct_defaults__[-1]
+    expected = {} if last == "sent_bytes" else default
+    assert decode(msgspec.msgpack.encode(fields[:-1])) == msgspec.structs.replace(message, **{last: expected})
+
+
+def test_token_rows_of_an_earlier_version() -> None:
+    row = m.TokenRow(RID, 3, 102, (6,))
+    tag, (fields,) = msgspec.msgpack.decode(encode(m.TokensOut((row,))))
+    assert decode(msgspec.msgpack.encode([tag, [fields[:-1]]])) == m.TokensOut((row,))
+
+
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_payload_of_the_right_kind_only(message: Message) -> None:
     right = len(payload_for(message))
