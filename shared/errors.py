@@ -76,6 +76,12 @@ class ModelError(Local):
     code: ClassVar[str] = "model"
 
 
+class DeviceLost(Local):
+    """A GPU failed as a whole: this process computes nothing more, and ends so that it is started again."""
+
+    code: ClassVar[str] = "device_lost"
+
+
 class NanLogits(Local):
     """The forward gave no finite score for a sequence; its request fails, the engine lives."""
 

@@ -7,7 +7,7 @@ nothing that a running step reads or writes can be given to another sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -87,7 +87,7 @@ def step_failed(plan: StepPlan, error: Exception, seconds: float) -> StepResult:
 
 
 class Runner(Protocol):
-    """Computes steps. All methods but `view` and `layout` run in the engine thread only."""
+    """Computes steps. All but `view`, `landed`, `layout` and `counters` runs in the engine thread only."""
 
     @property
     def layout(self) -> KvLayout: ...
@@ -105,6 +105,13 @@ class Runner(Protocol):
     def view(self, block: int) -> memoryview:
         """The bytes of one pool block (writable): any thread; the ledger and pins say when it may be
         touched."""
+
+    def landed(self, block: int) -> None:
+        """The bytes of `view(block)` came from elsewhere and are whole: any thread, before a plan has it."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What to show in /metrics, by name; empty where there is nothing."""
 
     def close(self) -> None: ...
 

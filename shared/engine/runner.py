@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,9 +17,10 @@ from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, StepResult,
 from shared.engine.attention import Part, StepAttention, by_place
 from shared.engine.contexts import Contexts
 from shared.engine.model import LlamaModel, load_model
+from shared.engine.refusal import Bounds, refusal
 from shared.engine.sampler import draw_batch
 from shared.engine.weights import Progress
-from shared.errors import ConfigError, InvalidRequest, InvariantBroken, MeshError
+from shared.errors import ConfigError, MeshError
 from shared.kv.layout import KvLayout, full_attention
 from shared.kv.store import KvStore
 
@@ -43,12 +44,9 @@ class TorchRunner:
         kv_blocks: int,
         block_tokens: int,
         threads: int = 1,
-        device: str = "cpu",
         context_bytes: int = _CONTEXT_BYTES,
         progress: Progress | None = None,
     ) -> None:
-        if device != "cpu":
-            raise ConfigError("model.device", f"{device!r}; this engine computes on 'cpu' only")
         if threads < 1 or block_tokens < 1:
             raise ConfigError(
                 "model.threads", f"threads {threads}, block_tokens {block_tokens}: 1 is the least"
@@ -63,6 +61,7 @@ class TorchRunner:
             dtype=self._model.dtype,
         )
         self._store = KvStore(self._layout, kv_blocks)
+        self._bounds = Bounds(block_tokens, kv_blocks, config.max_context, config.vocab)
         self._contexts = Contexts(self._store, config.max_context, context_bytes)
         self._rotary = self._model.rotary()
         self._threads = threads
@@ -81,8 +80,20 @@ class TorchRunner:
     def vocab(self) -> int:
         return self._model.config.vocab
 
+    @property
+    def held(self) -> int:
+        """Sequences that something is kept for."""
+        return len(self._contexts)
+
     def view(self, block: int) -> memoryview:
         return self._store.view(block)
+
+    def landed(self, block: int) -> None:
+        """Nothing to do: there is one memory."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return {}
 
     def warm_up(self) -> None:
         """Run a short prefill and a decode through a sequence of its own, without touching the pool."""
@@ -105,7 +116,7 @@ class TorchRunner:
         began = time.perf_counter()
         self._use_threads()
         self._contexts.begin(plan.ended)
-        outcomes: list[Outcome] = [self._refusal(item) for item in plan.items]
+        outcomes: list[Outcome] = [refusal(item, self._bounds) for item in plan.items]
         sound = [at for at, outcome in enumerate(outcomes) if outcome is None]
         with torch.inference_mode():
             for at, outcome in zip(sound, self._attempt([plan.items[at] for at in sound]), strict=True):
@@ -122,22 +133,6 @@ class TorchRunner:
         if self._thread != threading.get_ident():
             torch.set_num_threads(self._threads)
             self._thread = threading.get_ident()
-
-    def _refusal(self, item: WorkItem) -> Exception | None:
-        end = item.start + len(item.ids)
-        if not item.ids or item.start < 0 or len(item.blocks) * self._layout.block_tokens < end:
-            return InvariantBroken(f"sequence {item.seq}: {len(item.blocks)} blocks for positions to {end}")
-        if end > self.max_context:
-            return InvalidRequest(f"{end} tokens; the model's context is {self.max_context}")
-        wrong = [token for token in item.ids if not 0 <= token < self.vocab]
-        if wrong:
-            return InvalidRequest(f"id {wrong[0]} is outside the vocabulary of {self.vocab}")
-        outside = [block for block in item.blocks if not 0 <= block < self._store.blocks]
-        if outside:
-            return InvariantBroken(
-                f"sequence {item.seq}: block {outside[0]} of a pool of {self._store.blocks}"
-            )
-        return None
 
     def _attempt(self, items: Sequence[WorkItem]) -> list[Outcome]:
         """All items in one forward; where that raises, each by itself, so that only the guilty fails."""

@@ -9,7 +9,7 @@ says from the ids alone what it should have been. No torch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, StepResult, WorkItem
@@ -84,6 +84,13 @@ class SyntheticRunner:
         """The bytes of one block, writable."""
         size = self._layout.block_bytes
         return self._memory[block * size : (block + 1) * size]
+
+    def landed(self, block: int) -> None:
+        """Nothing to do: there is one memory."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Write the new tokens' digests and draw where asked."""

@@ -195,20 +195,21 @@ class Ledger:
             self._need(ticket, index)
         return False
 
-    def verified(self, chunk: Chunk) -> None:
-        """The chunk is in its Target and its checksum is right."""
+    def verified(self, chunk: Chunk) -> int | None:
+        """The chunk is in its Target and its checksum is right. The pool's block, where all of it is there."""
         loan = self._loans.take_back(chunk)
         landing, owner = loan.landing, loan.landing.owner
         if owner is None:
-            return
+            return None
         landing.verified.add(loan.first, loan.end)
         if landing.verified.covers(0, self._map.block_bytes):
             owner.move_block(loan.at, BlockEvent.FILL)
             owner.needs.pop(loan.at, None)
             self._advance(owner)
-        else:
-            owner.move_block(loan.at, BlockEvent.VERIFY)
-            self._review(owner, loan.at)
+            return landing.block
+        owner.move_block(loan.at, BlockEvent.VERIFY)
+        self._review(owner, loan.at)
+        return None
 
     def damaged(self, chunk: Chunk) -> None:
         """The chunk is in its Target and its checksum is wrong: its block is in `needs` again."""

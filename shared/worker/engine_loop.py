@@ -1,7 +1,7 @@
 """Runs an engine: plans and results in the loop's thread, steps in one thread of their own.
 
-One of the two supervisors: a step that raises fails its items, never the process. Knows no requests and no
-messages.
+One of the two supervisors: a step that raises fails its items, never the process, unless the device itself is
+lost. Knows no requests and no messages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import structlog
 from shared.engine.api import Runner, StepPlan, StepResult, step_failed
 from shared.engine.engine import Engine
 from shared.engine.events import EngineEvent
+from shared.errors import DeviceLost
 
 
 class EngineLoop:
@@ -82,6 +83,8 @@ class EngineLoop:
         began = self._clock()
         try:
             return self._runner.execute(plan)
+        except DeviceLost:
+            raise
         except Exception as error:  # noqa: BLE001 - supervisor: the step's items fail, the process goes on
             self._log.exception("engine step failed", items=len(plan.items))
             return step_failed(plan, error, self._clock() - began)

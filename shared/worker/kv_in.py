@@ -172,7 +172,9 @@ class KvIn:
         if in_place:
             self._buffers -= 1
             if xxhash.xxh3_64_intdigest(data) == chunk.checksum:
-                self.ledger.verified(chunk)
+                whole = self.ledger.verified(chunk)
+                if whole is not None:
+                    self._site.landed(whole)
                 self._verified(now, node, arrival, chunk)
             else:
                 self._damaged(chunk, arrival)

@@ -47,10 +47,12 @@ class Worker:
         link: LinkPolicy | None = None,
         line_of: Callable[[str], str] = lambda node: node,
         line_rate: Callable[[str], float] = lambda _line: 0.0,
+        landed: Callable[[int], None] = lambda _block: None,
     ) -> None:
         """`view`: writable bytes of a pool block. `root`: cache salt -> root of the hashes. `rng`: n random
         bytes.
 
+        `landed` is told of each block whose received bytes are whole, before anything computes with it.
         `line_of`: node -> name of the line to it; `line_rate`: line -> bytes/s, 0.0 where unknown.
         `announce` says what does not change; draining and peers are filled in.
         """
@@ -64,6 +66,7 @@ class Worker:
             engine=engine,
             pool=pool,
             view=view,
+            landed=landed,
             root=root,
             rng=rng,
             block_tokens=layout.block_tokens,

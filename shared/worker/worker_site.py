@@ -31,6 +31,7 @@ class Site:
     engine: Engine
     pool: BlockPool
     view: Callable[[int], memoryview]
+    landed: Callable[[int], None]  # the bytes of a block came from elsewhere and are whole
     root: Callable[[bytes], bytes]  # cache salt -> root of the block hashes
     rng: Callable[[int], bytes]  # n random bytes
     block_tokens: int

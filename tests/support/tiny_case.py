@@ -3,6 +3,10 @@
 import random
 from pathlib import Path
 
+import torch
+
+from shared.engine.device.model import load_device_model
+from shared.engine.device.runner import DeviceRunner
 from shared.engine.model import LlamaModel, load_model
 from shared.engine.runner import TorchRunner
 from tests.support.reference import Reference
@@ -20,15 +24,24 @@ SHAPES = {
 
 
 class Case:
-    """A tiny model with its reference, and runners over it that share the weights."""
+    """A tiny model with its reference, and runners over it that share the weights: those of the CPU, or with
+    `device` those of a GPU, which run here with the kernels' references.
+    """
 
-    def __init__(self, directory: Path, shape: TinyShape) -> None:
+    def __init__(self, directory: Path, shape: TinyShape, *, device: bool = False) -> None:
         self.directory = tiny_model(directory, 3, shape)
         self.reference = Reference.load(self.directory)
         self.model: LlamaModel = load_model(self.directory, "float32")
         self._random = random.Random(9)
+        cpu = torch.device("cpu")
+        self.device_model = load_device_model(self.directory, "float32", cpu) if device else None
 
-    def runner(self, blocks: int = 128, context_bytes: int = 1 << 30) -> TorchRunner:
+    def runner(self, blocks: int = 128, context_bytes: int = 1 << 30) -> TorchRunner | DeviceRunner:
+        if self.device_model is not None:
+            return DeviceRunner(self.device_model, kv_blocks=blocks, block_tokens=BLOCK_TOKENS, device="cpu")
+        return self.host_runner(blocks, context_bytes)
+
+    def host_runner(self, blocks: int = 128, context_bytes: int = 1 << 30) -> TorchRunner:
         return TorchRunner(
             self.model, kv_blocks=blocks, block_tokens=BLOCK_TOKENS, context_bytes=context_bytes
         )

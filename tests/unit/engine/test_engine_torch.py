@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 
 from shared.engine.api import SamplingParams
+from shared.engine.device.runner import DeviceRunner
 from shared.engine.engine import Engine
 from shared.engine.events import Fault, Sampled
 from shared.engine.runner import TorchRunner
@@ -40,7 +41,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.pool = BlockPool(self.blocks)
-        self.runner: TorchRunner = self.case.runner(self.blocks)
+        self.runner: TorchRunner | DeviceRunner = self.case.runner(self.blocks)
         limit = self.case.model.config.max_context
         self.engine = Engine(self.pool, block_tokens=BLOCK_TOKENS, policy=self.policy, max_context=limit)
         self.now = 0.0
@@ -75,6 +76,7 @@ class Node:
             if self.pool.find(hash_) is None:
                 [block] = self.pool.take(1)
                 self.runner.view(block)[:] = data
+                self.runner.landed(block)
                 self.pool.publish(block, hash_, None if parent == ROOT else parent)
                 self.pool.unpin([block])
 
@@ -85,9 +87,9 @@ class Node:
         return [(hash_, bytes(self.runner.view(block))) for hash_, block in zip(hashes, found, strict=False)]
 
 
-@pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"])
+@pytest.fixture(scope="module", params=["host", "device"])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"], device=request.param == "device")
 
 
 def sampling(settings: dict[str, Any], prompt_len: int, tokens: int) -> SamplingParams:
@@ -137,7 +139,7 @@ def test_prefill_here_cut_there(case: Case, seed: int, chunk: int, budget: int, 
         node.run()
         node.pool.check()
         assert node.pool.pinned == 0
-        assert len(node.runner._contexts) == 0
+        assert node.runner.held == 0
 
 
 def test_the_next_turn_reuses_what_was_decoded(case: Case) -> None:

@@ -1,9 +1,14 @@
 """What goes wrong in a step harms its own item alone."""
 
+import copy
+
 import pytest
 from torch import Tensor
 
 from shared.engine.api import Draw, Drawn, StepPlan, WorkItem
+from shared.engine.device.batch import Batch
+from shared.engine.device.model import DeviceModel
+from shared.engine.device.runner import DeviceRunner
 from shared.engine.model import Attend, LlamaModel
 from shared.engine.runner import TorchRunner
 from shared.errors import ConfigError, InvalidRequest, InvariantBroken, NanLogits
@@ -11,20 +16,38 @@ from tests.support.stepper import Row, finish, greedy, step
 from tests.support.tiny_case import BLOCK_TOKENS, SHAPES, Case
 
 
-@pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"])
+@pytest.fixture(scope="module", params=["host", "device"])
+def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"], device=request.param == "device")
+
+
+FATAL = 77
 
 
 class Brittle(LlamaModel):
     """A model whose forward fails wherever one id takes part."""
 
-    FATAL = 77
-
     def forward(self, ids: Tensor, turns: Tensor, attend: Attend) -> Tensor:
-        if self.FATAL in ids.tolist():
+        if FATAL in ids.tolist():
             raise RuntimeError("cannot allocate memory")
         return super().forward(ids, turns, attend)
+
+
+class BrittleDevice(DeviceModel):
+    """The same on a device."""
+
+    def forward(self, batch: Batch, pool: Tensor) -> Tensor:
+        if FATAL in batch.ids.tolist():
+            raise RuntimeError("cannot allocate memory")
+        return super().forward(batch, pool)
+
+
+def brittle(one: Case) -> TorchRunner | DeviceRunner:
+    if one.device_model is None:
+        return TorchRunner(Brittle(**vars(one.model)), kv_blocks=64, block_tokens=BLOCK_TOKENS)
+    model = copy.copy(one.device_model)
+    model.__class__ = BrittleDevice
+    return DeviceRunner(model, kv_blocks=64, block_tokens=BLOCK_TOKENS, device="cpu")
 
 
 def test_bad_items_fail_alone(one: Case) -> None:
@@ -48,12 +71,12 @@ def test_bad_items_fail_alone(one: Case) -> None:
 
 def test_a_forward_that_raises_fails_its_own_item(one: Case) -> None:
     """The batch is tried again one by one, and the next step runs."""
-    runner = TorchRunner(Brittle(**vars(one.model)), kv_blocks=64, block_tokens=BLOCK_TOKENS)
-    good = [token for token in one.prompt(30) if token != Brittle.FATAL]
+    runner = brittle(one)
+    good = [token for token in one.prompt(30) if token != FATAL]
     expected = one.answer(good, 6)
-    assert Brittle.FATAL not in expected
+    assert FATAL not in expected
     row = Row(2, good.copy(), range(10, 30))
-    broken = WorkItem(1, 0, (1, Brittle.FATAL, 2), (0,))
+    broken = WorkItem(1, 0, (1, FATAL, 2), (0,))
     for _ in range(3):
         item = row.item(20, BLOCK_TOKENS)
         first, second = runner.execute(StepPlan((broken, item))).drawn
@@ -69,6 +92,7 @@ def test_nan_kv_fails_its_request_and_spoils_no_later_one(one: Case) -> None:
     runner = one.runner(400)
     for block in range(9):
         runner.view(block)[:] = b"\xff" * len(runner.view(block))
+        runner.landed(block)
     poisoned = WorkItem(1, 36, (1, 2), tuple(range(10)), Draw((), 38, 38, greedy()))
     prompts = [one.prompt(20), one.prompt(9)]
     rows = [Row(2, prompts[0].copy(), range(10, 40)), Row(3, prompts[1].copy(), range(50, 90))]
@@ -86,6 +110,7 @@ def test_impossible_values_are_refused(one: Case, key: str, value: int) -> None:
         TorchRunner(one.model, **settings)  # type: ignore[arg-type]
 
 
-def test_other_devices_are_refused(one: Case) -> None:
-    with pytest.raises(ConfigError, match="cuda"):
-        TorchRunner(one.model, kv_blocks=4, block_tokens=4, device="cuda")
+@pytest.mark.parametrize("device", ["mps", "cuda:99"])
+def test_devices_that_are_not_there_are_refused(one: Case, device: str) -> None:
+    with pytest.raises(ConfigError, match=device):
+        DeviceRunner(one.directory, kv_blocks=4, block_tokens=4, device=device)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kernels.interpreted import attention_cases, cache_cases, row_cases
+from tests.unit.kernels.interpreted import attention_cases, cache_cases, engine_cases, row_cases
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = [
     f"{module.__name__.rpartition('.')[2]}.{case.__name__}"
-    for module in (attention_cases, cache_cases, row_cases)
+    for module in (attention_cases, cache_cases, engine_cases, row_cases)
     for case in module.CASES
 ]
 
