@@ -18,7 +18,6 @@ from shared.kv.pool import BlockPool
 from shared.runtime.metrics import make_registry
 from shared.runtime.settings import MeshConfig, NodeConfig, split_address
 from shared.runtime.web import WebServer, status_app
-from shared.transport.compression import encoding_of
 from shared.transport.endpoint import Endpoint
 from shared.wire.handshake import Identity
 from shared.wire.messages import Role, TransferClass
@@ -139,7 +138,6 @@ class WorkerProcess:
             key=mesh_key(mesh),
             tls=tls_files(mesh),
             route=lambda peer, address: route_to(mesh, node, peer, address),
-            encoding=encoding_of(layout),
         )
 
     def _dial(self) -> None:
