@@ -35,18 +35,19 @@ def build(mesh: MeshConfig, node: NodeConfig) -> Built:
     if mesh.model.engine == "synthetic":
         return _synthetic(mesh, node)
     # Torch is needed only by processes that compute with it.
-    from shared.engine.runner import TorchRunner
+    from shared.engine.loading import load_runner
 
     began = time.monotonic()
     directory = Path(mesh.model.path).expanduser()
     prints = fingerprint(directory)
-    runner = TorchRunner(
+    runner = load_runner(
         directory,
         dtype=mesh.model.dtype,
         kv_blocks=node.pool_blocks,
         block_tokens=mesh.model.block_tokens,
         threads=node.threads or 1,
         device=node.device,
+        most_running=mesh.policy.worker.max_running,
     )
     structlog.get_logger().info(
         "model loaded", path=str(directory), seconds=round(time.monotonic() - began, 2)
