@@ -119,7 +119,6 @@ class WorkerProcess:
         )
         self.worker.after = self._after
         self._counted = runner
-        self._counted = runner
         self._steps = EngineLoop(self._engine, runner, self._on_events, time.monotonic)
         self._endpoint = Endpoint(
             Identity(
@@ -210,7 +209,6 @@ class WorkerProcess:
             "decode_step_ms": stats.decode_step_ms,
             "steps_total": float(stats.steps),
         }
-        found |= {f"engine_{name}_total": float(value) for name, value in self._counted.counters.items()}
         found |= {f"engine_{name}_total": float(value) for name, value in self._counted.counters.items()}
         waiting = self.worker.lines(time.monotonic())
         for name, line in self._endpoint.lines().items():
