@@ -54,6 +54,8 @@ class LinePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Verified bytes after which a receiver reports what it has, or `have_every`, whichever is first."""
     have_every: float = 0.1
     """Seconds after which a receiver reports what it has."""
+    codec_threads: int = 2
+    """Threads of a worker that compress and decompress chunks, on lines where that is done."""
 
 
 class WorkerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -138,6 +138,11 @@ MEANINGS: Mapping[str, str] = {
     "transport_chunk_bytes_out_total": "Bytes of KV chunks handed to the sockets",
     "transport_chunk_bytes_in_total": "Bytes of KV chunks received whole",
     "transport_chunk_bytes_scratch_total": "Of these, bytes that had no place in a block",
+    "transport_encoded_bytes_before_total": "Bytes of KV chunks that were compressed, before",
+    "transport_encoded_bytes_after_total": "Bytes of the same chunks after: before / after is the ratio",
+    "transport_encode_microseconds_total": "Time of threads that compressed chunks",
+    "transport_decode_microseconds_total": "Time of threads that decompressed chunks",
+    "transport_chunks_undecodable_total": "Compressed chunks that could not be decompressed: asked for again",
     "transport_handshake_timeouts_total": "Connections closed because their handshake took too long",
     "transport_refused_*_total": "Connections ended over what the peer sent, by the error's code",
 }

@@ -93,6 +93,8 @@ class LineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """TCP congestion control by name (`bbr`); empty: the kernel's default."""
     dscp: int = 0
     """Differentiated services code point of its packets, 0-63."""
+    compress: Literal["off", "auto", "on"] = "auto"
+    """Lossless compression of KV on it; `auto`: while the line is slower than that."""
 
 
 class RouteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -14,7 +14,11 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from shared.errors import SessionOver
+from shared.policy.compression import CompressionGauge
 from shared.policy.config import LinePolicy, LinkPolicy
+from shared.transport.ahead import Ahead
+from shared.transport.codec_threads import CodecThreads
+from shared.transport.compression import AS_IS
 from shared.transport.line import Line, LineSpec
 from shared.transport.peer import ChunkSource, Peer
 from shared.transport.tcp import Stream
@@ -40,7 +44,10 @@ class Book:
         clock: Callable[[], float],
         counters: Counter[str],
         after_turn: Callable[[], None],
+        codec: CodecThreads,
+        encoding: int = AS_IS,
     ) -> None:
+        """`encoding` is what this node's chunks may be sent in, beside as they are."""
         self.node = identity.node
         self.peers: dict[str, Peer] = {}
         self.lines: dict[str, Line] = {}
@@ -53,6 +60,8 @@ class Book:
         self._clock = clock
         self._counters = counters
         self._after_turn = after_turn
+        self._codec = codec
+        self._encoding = encoding
         self._of: dict[Stream, Peer] = {}
         self._random = random.SystemRandom()
         self._log = structlog.get_logger().bind(node=identity.node)
@@ -110,7 +119,7 @@ class Book:
             peer = None
         if peer is None:
             line = self.line_to(agreed.peer.datacenter)
-            peer = Peer(agreed, self._policy, line, self._source, self._counters, now)
+            peer = self._make(agreed, line, now)
             self.peers[peer.node] = peer
         return self._carry(peer, stream, agreed, now, resumed=known)
 
@@ -132,6 +141,24 @@ class Book:
         peer = self._of.pop(stream, None)
         return peer if peer is not None and peer.drop(stream, now) else None
 
+    def _make(self, agreed: Agreed, line: Line, now: float) -> Peer:
+        mode = line.spec.compress if line.spec is not None else "off"
+        ahead = None
+        if mode != "off" and self._encoding != AS_IS and agreed.encodings >> self._encoding & 1:
+            gauge = CompressionGauge(mode, self._codec.parallel)
+            ahead = Ahead(self._codec, gauge, self._encoding, lambda: line.ready(peer))
+        peer = Peer(
+            agreed,
+            self._policy,
+            line,
+            self._source,
+            self._counters,
+            now,
+            ahead,
+            lambda: self._codec.decodes,
+        )
+        return peer
+
     def _carry(self, peer: Peer, stream: Stream, agreed: Agreed, now: float, *, resumed: bool) -> bool:
         try:
             peer.session.reconnected(agreed.peer_last_seq)
@@ -150,6 +177,7 @@ class Book:
         self._counters["sessions_resumed" if resumed else "sessions_opened"] += 1
         self._log.info("session open", peer=peer.node, role=peer.info.role, resumed=resumed)
         if resumed:
+            peer.recall()
             self._core.on_resumed(now, peer.node)
         else:
             self._core.on_session(now, peer.info)
@@ -170,6 +198,7 @@ class Book:
         self._tune_bulk(stream, peer)
         if index in peer.had_bulk:
             self._counters["bulk_reconnects"] += 1
+            peer.recall()
             self._core.on_resumed(now, peer.node)
         peer.had_bulk.add(index)
         peer.line.wake(peer)

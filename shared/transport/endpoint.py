@@ -11,11 +11,14 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 from shared.errors import Overflow
 from shared.policy.config import LinePolicy, LinkPolicy
 from shared.transport.book import Book
+from shared.transport.codec_threads import CodecThreads
+from shared.transport.compression import AS_IS, READS
 from shared.transport.connector import Connector
 from shared.transport.dialling import Dialling, Target
 from shared.transport.inbound import Inbound
@@ -34,8 +37,9 @@ _LEAST_DELAY = 0.0005
 class Endpoint:
     """`lines` are the mesh's; those that touch this node's datacenter count. `route` turns (node,
     host:port) into the host and port to dial, for peers that the core names. `clock` gives monotonic
-    seconds: the `now` of every call of the core. `counters` grow from the start. Raises ConfigError for a
-    key or TLS files that cannot be used."""
+    seconds: the `now` of every call of the core. `encoding` is what chunks may be compressed to, on lines
+    that say so. `counters` grow from the start. Raises ConfigError for a key or TLS files that cannot be
+    used."""
 
     def __init__(
         self,
@@ -49,29 +53,38 @@ class Endpoint:
         tls: TlsFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
         route: Callable[[str, str], tuple[str, int]] | None = None,
+        encoding: int = AS_IS,
     ) -> None:
         check_key(key)
-        self.identity = identity
         self.counters: Counter[str] = Counter()
         self._core = core
         self._bulk = cast(BulkCore, core) if hasattr(core, "next_chunk") else None
+        self.identity = replace(identity, encodings=READS if self._bulk is not None else 0)
+        line_policy = line_policy or LinePolicy()
+        self._codec = CodecThreads(line_policy.codec_threads, self.counters)
         self._policy = policy
         self._clock = clock
         self._route = route or _split
         self._tls = Tls(tls) if tls is not None else None
         source = self if self._bulk is not None else None
         self._book = Book(
-            identity,
+            self.identity,
             core,
             policy,
-            line_policy or LinePolicy(),
+            line_policy,
             lines,
             source,
             clock,
             self.counters,
             self._perform_soon,
+            self._codec,
+            encoding,
         )
-        self._intake = Intake(self._bulk, policy.max_chunk, self.counters) if self._bulk is not None else None
+        self._intake = None
+        if self._bulk is not None:
+            self._intake = Intake(
+                self._bulk, policy.max_chunk, self.counters, self._codec, clock, self._perform_soon
+            )
         self._pulse = Pulse(core, self._book, policy, clock, self.counters, self.perform)
         self._inbound = Inbound(
             core,
@@ -84,7 +97,7 @@ class Endpoint:
             self.counters,
             lambda _: self._perform_soon() if self._performing else self.perform(self._clock()),
         )
-        self._connector = Connector(identity, key, self._tls, policy, self._book, self._inbound)
+        self._connector = Connector(self.identity, key, self._tls, policy, self._book, self._inbound)
         self._servers: list[asyncio.Server] = []
         self._dials: dict[str, Dialling] = {}
         self._performing = False
@@ -172,6 +185,7 @@ class Endpoint:
         for peer in list(self._book.peers.values()):
             peer.flush(now)
             peer.goodbye(goodbye)
+            peer.recall()
         for stream in list(self._inbound.streams):
             stream.abort("endpoint closed")
         self._pulse.stop()
@@ -181,6 +195,9 @@ class Endpoint:
             line.close()
         while self._inbound.streams:
             await asyncio.wait([stream.closed for stream in self._inbound.streams])
+        if self._intake is not None:
+            await self._intake.settled()
+        self._codec.close()
 
     # --- chunks on their way out (ChunkSource) ---
 

@@ -142,7 +142,7 @@ class Inbound:
             case LinkMessage():
                 self._on_link(peer, event, now)
             case ChunkStart():
-                self._taking(peer).start(stream, peer.node, event)
+                self._taking(peer).start(stream, peer, event)
             case ChunkDone():
                 self._taking(peer).done(stream, now, event)
 
@@ -160,7 +160,8 @@ class Inbound:
         match event.message:
             case Ping(stamp):
                 peer.answer(stamp)
-            case Pong(stamp):
+            case Pong(stamp, decodes):
+                peer.heard_decoding(decodes)
                 peer.line.heard_rtt(max(0.0, now - stamp / 1e6))
             case Goodbye(reason):
                 self._book.lose(peer, now, f"goodbye: {reason}")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from shared.policy.compression import Mode
 from shared.policy.config import LinePolicy, LinkPolicy
 from shared.policy.flow import UNLIMITED, LineEstimate, TokenBucket, chunk_size
 from shared.policy.line_share import ShareHeld
@@ -38,6 +39,8 @@ class LineSpec:
     """Per pair of workers; 0: the link policy's."""
     congestion: str = ""
     dscp: int = 0
+    compress: Mode = "off"
+    """Whether chunks are compressed: never, while that is faster, or always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,12 @@ class Line:
             self._timer = None
 
     # --- sending ---
+
+    def ready(self, sender: Sender) -> None:
+        """A chunk for this destination that was being made is ready."""
+        self.wake(sender)
+        self.turn(self._clock())
+        self._after_turn()
 
     def turn(self, now: float) -> None:
         """Send chunks in turns between the hungry destinations while the rate allows it."""

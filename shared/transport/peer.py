@@ -8,10 +8,13 @@ listening.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 from shared.errors import InvariantBroken
 from shared.policy.config import LinkPolicy
+from shared.transport.ahead import Ahead
+from shared.transport.compression import AS_IS
 from shared.transport.line import Line
 from shared.transport.tcp import Stream, TcpInfo
 from shared.wire.codec import encode
@@ -45,7 +48,11 @@ class Peer:
         source: ChunkSource | None,
         counters: Counter[str],
         now: float,
+        ahead: Ahead | None = None,
+        decodes: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`ahead`: where chunks wait to be encoded; None: none ever is. `decodes`: the bytes/s that this side
+        can decode."""
         self.node = agreed.peer.node
         self.info = agreed.peer
         self.session = Session(agreed.session, agreed.peer, policy)
@@ -55,9 +62,13 @@ class Peer:
         self.had_bulk: set[int] = set()
         """Bulk connections that existed before: another with the same number may have lost bytes."""
         self.liveness = Liveness(policy, now)
+        self.over = False
+        """The session has ended."""
         self._policy = policy
         self._source = source
         self._counters = counters
+        self._ahead = ahead
+        self._decodes = decodes
         self._pong: int | None = None
         self._ping = False
         self._turn = 0
@@ -99,6 +110,8 @@ class Peer:
 
     def leave(self) -> None:
         """The session is over."""
+        self.over = True
+        self.recall()
         self.line.leave(self)
 
     # --- control ---
@@ -141,7 +154,7 @@ class Peer:
     def _link_frames(self, now: float) -> list[bytes]:
         frames = []
         if self._pong is not None:
-            frames.append(frame_bytes(self.session.link_frame(Pong(self._pong))))
+            frames.append(frame_bytes(self.session.link_frame(Pong(self._pong, self._decodes()))))
             self._pong = None
         if self._ping:
             frames.append(frame_bytes(self.session.link_frame(Ping(int(now * 1e6)))))
@@ -164,10 +177,10 @@ class Peer:
         self._refused = stream is None and bool(self.bulk)
         if stream is None:
             return 0
-        chunk = self._source.next_chunk(now, self.node, limit)
+        chunk = self._next(self._source, now, limit)
         if chunk is None:
             return 0
-        if chunk.header.encoding == 0 and chunk.header.length != len(chunk.data):
+        if chunk.header.encoding == AS_IS and chunk.header.length != len(chunk.data):
             raise InvariantBroken(f"a chunk of {len(chunk.data)} bytes is named one of {chunk.header.length}")
         self._turn += 1
         source, key, size = self._source, chunk.key, len(chunk.data)
@@ -179,6 +192,17 @@ class Peer:
         self._counters["chunk_bytes_out"] += size
         stream.write_chunk(head, chunk.data, done)
         return len(head) + size
+
+    def recall(self) -> None:
+        """Give back the chunks that were taken early and not written: they are asked for anew."""
+        if self._ahead is not None and self._source is not None:
+            for key in self._ahead.recall():
+                self._source.chunk_written(self.node, key, False)
+
+    def heard_decoding(self, rate: int) -> None:
+        """The other side can decode this many bytes/s; 0: it does not know yet."""
+        if self._ahead is not None:
+            self._ahead.gauge.other_side(rate)
 
     def blocked(self) -> bool:
         return self._refused and self._writable() is None
@@ -203,6 +227,31 @@ class Peer:
             elif now - since >= self._policy.bulk_stall:
                 found.append(stream)
         return found
+
+    def _next(self, source: ChunkSource, now: float, limit: int) -> OutChunk | None:
+        """The chunk to write now. Where chunks are encoded, the next ones are taken for it here, so that they
+        are ready when the socket is."""
+        ahead = self._ahead
+        if ahead is None:
+            return source.next_chunk(now, self.node, limit)
+        if not len(ahead):
+            chunk = source.next_chunk(now, self.node, limit)
+            if chunk is None or not self._encodes(ahead, now):
+                return chunk
+            ahead.put(chunk, encode=True)
+        self._fill(ahead, source, now, limit)
+        chunk = ahead.pop()
+        if chunk is not None:
+            self._fill(ahead, source, now, limit)
+        return chunk
+
+    def _fill(self, ahead: Ahead, source: ChunkSource, now: float, limit: int) -> None:
+        while ahead.room and (chunk := source.next_chunk(now, self.node, limit)) is not None:
+            ahead.put(chunk, encode=self._encodes(ahead, now))
+
+    def _encodes(self, ahead: Ahead, now: float) -> bool:
+        view = self.line.view(now)
+        return ahead.gauge.wants(now, min(view.rate, view.share))
 
     def _writable(self) -> Stream | None:
         streams = list(self.bulk.values())

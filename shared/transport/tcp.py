@@ -82,6 +82,7 @@ class Stream(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._paused = False
+        self._held = False
         self._junk: memoryview | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._written: list[tuple[memoryview, Callable[[bool], None]]] = []
@@ -172,6 +173,16 @@ class Stream(asyncio.BufferedProtocol):
             self._transport.abort()
             # uvloop forgets to tell of the end where the task that connects is cancelled in that moment
             asyncio.get_running_loop().call_later(_UNTOLD, self.connection_lost, None)
+
+    def hold(self, held: bool) -> None:
+        """Read no more for the moment, or again."""
+        if self._transport is None or held == self._held:
+            return
+        self._held = held
+        if held:
+            self._transport.pause_reading()
+        elif not self.over:
+            self._transport.resume_reading()
 
     def set_option(self, level: int, option: int, value: int | bytes) -> None:
         """Set a socket option; a kernel that does not know it is let be."""

@@ -55,6 +55,8 @@ class Identity:
     template: str = ""
     layout: bytes = b""
     layout_text: str = ""
+    encodings: int = 0
+    """Of chunks that it decodes beside those that come as they are: a bit for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Agreed:
     resumed: bool  # the session that the dialler named goes on
     bulk: int
     peer_last_seq: int  # 0 in a new session
+    encodings: int = 0  # of chunks that the peer decodes: a bit for each
 
 
 class State(enum.Enum):
@@ -177,6 +180,7 @@ class Dialler(Handshake):
             nonce=nonce,
             layout_text=identity.layout_text,
             session=session,
+            encodings=identity.encodings,
         )
         self.hello = encode(self._hello)
         """Header of the first frame."""
@@ -208,7 +212,7 @@ class Dialler(Handshake):
         resumed = message.session == self._hello.session != 0
         peer = PeerInfo(message.node, message.role, message.datacenter, message.incarnation, message.version)
         last_seq = message.last_seq if resumed else 0
-        self.agreed = Agreed(peer, message.session, resumed, self._hello.bulk, last_seq)
+        self.agreed = Agreed(peer, message.session, resumed, self._hello.bulk, last_seq, message.encodings)
         self.state = State.CONFIRM
         proof = b"" if self._key is None else dialler_proof(self._key, self.hello, header)
         return [encode(Proof(proof))]
@@ -255,6 +259,7 @@ class Listener(Handshake):
             proof=b"",
             layout_text=identity.layout_text,
             session=offer.session,
+            encodings=identity.encodings,
         )
         if self._key is not None:
             welcome = msgspec.structs.replace(welcome, proof=listener_proof(self._key, header, welcome))
@@ -278,7 +283,7 @@ class Listener(Handshake):
         resumed = welcome.session == hello.session != 0
         peer = PeerInfo(hello.node, hello.role, hello.datacenter, hello.incarnation, welcome.version)
         last_seq = hello.last_seq if resumed else 0
-        self.agreed = Agreed(peer, welcome.session, resumed, hello.bulk, last_seq)
+        self.agreed = Agreed(peer, welcome.session, resumed, hello.bulk, last_seq, hello.encodings)
         self.state = State.OPEN
         return []
 

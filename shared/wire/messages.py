@@ -131,6 +131,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     nonce: Bytes16  # 16 random bytes for the key challenge
     layout_text: str = ""  # readable form, for refusals
     session: Nat = 0  # number of the session to go on with; 0: none
+    encodings: Nat = 0  # of chunks that this side decodes, a bit for each
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -149,6 +150,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     proof: Proof32  # HMAC over the Hello and this side's nonce; b"" without a key
     layout_text: str = ""
     session: Nat = 0  # the session in force: the Hello's where it goes on, else a new number
+    encodings: Nat = 0  # as the Hello's
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -170,6 +172,7 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 class Pong(msgspec.Struct, frozen=True, array_like=True, tag=6):
     stamp: Nat
+    decodes: Nat = 0  # bytes/s of chunks, after decoding, that its sender can decode; 0: not known
 
 
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag=7):

@@ -96,13 +96,15 @@ class BulkCore(ControlCore, Protocol):
 
     def chunk_buffer(self, node: str, chunk: KvChunk) -> memoryview | None:
         """Block memory for exactly this chunk's decoded bytes, or None: receive into scratch. Held no
-        longer than until the matching `on_chunk`, or the connection's end."""
+        longer than until the matching `on_chunk` or `on_chunk_broken`. Of an encoded chunk it is asked for
+        when all its bytes are here."""
 
     def on_chunk(self, now: float, node: str, chunk: KvChunk, data: memoryview, in_place: bool) -> None:
-        """A whole chunk is here and decoded: in the block (`in_place`) or in scratch. Not yet verified."""
+        """A whole chunk is here and decoded: in the block (`in_place`) or in scratch. Not yet verified. An
+        encoded one that has no place in a block is not decoded, and `data` is empty."""
 
     def on_chunk_broken(self, node: str, chunk: KvChunk) -> None:
-        """The connection ended inside a chunk whose buffer had been handed out."""
+        """The connection, or the session, ended inside a chunk whose buffer had been handed out."""
 
     def next_chunk(self, now: float, node: str, limit: int) -> OutChunk | None:
         """The next bytes for this node, at most `limit`; None: nothing to send now."""

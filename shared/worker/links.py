@@ -26,6 +26,7 @@ def line_specs(mesh: MeshConfig) -> list[LineSpec]:
             bulk_connections=line.bulk_connections,
             congestion=line.congestion,
             dscp=line.dscp,
+            compress=line.compress,
         )
         for line in mesh.lines
     ]

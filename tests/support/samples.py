@@ -28,12 +28,12 @@ SAMPLING = m.Sampling(
 LOGPROB = m.TokenLogprob(-0.5, ((11, -0.5), (12, -1.5)))
 
 MESSAGES: tuple[Message, ...] = (
-    m.Hello(1, 2, "p1", m.Role.PREFILL, "a", 11, 12, 3, 1, "f", "t", HASH, TICKET, "block_tokens=32", 99),
-    m.Welcome(1, "md1", m.Role.MAIN, "b", 12, 4, "f", "t", HASH, TICKET, bytes(32), "block_tokens=32", 99),
+    m.Hello(1, 2, "p1", m.Role.PREFILL, "a", 11, 12, 3, 1, "f", "t", HASH, TICKET, "block_tokens=32", 99, 6),
+    m.Welcome(1, "md1", m.Role.MAIN, "b", 12, 4, "f", "t", HASH, TICKET, bytes(32), "block_tokens=32", 99, 6),
     m.Proof(bytes(range(32))),
     m.Reject("layout", "bfloat16", "float32", "use the same model.dtype on both nodes"),
     m.Ping(123456789),
-    m.Pong(123456789),
+    m.Pong(123456789, 800_000_000),
     m.Goodbye("drained"),
     m.Announce(
         m.Role.RELAY, "smol", 32, 737280, 512, 8192, 64, False, "10.0.0.2:7000", ("p1", "md1"), "f", HASH

@@ -45,11 +45,14 @@ class Node:
         core: RecordingCore | None = None,
         fingerprint: str = "",
         layout: bytes = b"",
+        encoding: int = 0,
     ) -> None:
         self.name = name
         self.identity = Identity(name, role, datacenter, incarnation, fingerprint, "", layout)
         self.core = core or RecordingCore()
-        self.endpoint = Endpoint(self.identity, self.core, policy, lines=lines, key=key, tls=tls)
+        self.endpoint = Endpoint(
+            self.identity, self.core, policy, lines=lines, key=key, tls=tls, encoding=encoding
+        )
         self.port = 0
 
     async def listen(self) -> int:

@@ -1,0 +1,107 @@
+"""Threads that encode and decode chunks, so that the event loop never does.
+
+Bytes and views in, futures out; who waits for them, and how many there are, is for others to bound. Knows no
+peers and no pool: memory that is decoded into has to stay the caller's until the future is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import NamedTuple, TypeVar
+
+from shared.errors import BadChunk
+from shared.transport.compression import PlaneCodec
+
+_T = TypeVar("_T")
+
+
+class Encoded(NamedTuple):
+    """A chunk's bytes as they travel; None: they get no smaller."""
+
+    data: bytes | None
+    seconds: float
+
+
+class Decoded(NamedTuple):
+    """Whether the memory was filled; it is untouched where the bytes were no such chunk."""
+
+    right: bool
+    seconds: float
+
+
+class CodecThreads:
+    """`parallel` threads at most, started when first needed. `close` once nothing is awaited any more."""
+
+    def __init__(self, parallel: int, counters: Counter[str]) -> None:
+        self.parallel = parallel
+        self._counters = counters
+        self._pool: ThreadPoolExecutor | None = None
+        self._own = threading.local()
+        self._decoding: deque[float] = deque(maxlen=8)  # bytes/s of one thread
+
+    @property
+    def decodes(self) -> int:
+        """Bytes/s, after decoding, that this side can decode; 0: not measured yet."""
+        return int(median(self._decoding) * self.parallel) if self._decoding else 0
+
+    def encode(self, data: bytes, encoding: int) -> asyncio.Future[Encoded]:
+        return self._submit(lambda: self._encode(data, encoding))
+
+    def decode(self, data: memoryview, encoding: int, into: memoryview) -> asyncio.Future[Decoded]:
+        """Fill `into`, which is as long as the decoded chunk."""
+        return self._submit(lambda: self._decode(data, encoding, into))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+    def note_encoded(self, before: int, done: Encoded) -> None:
+        """Count a chunk that was encoded."""
+        self._counters["encode_microseconds"] += round(done.seconds * 1e6)
+        if done.data is not None:
+            self._counters["encoded_bytes_before"] += before
+            self._counters["encoded_bytes_after"] += len(done.data)
+
+    def note_decoded(self, size: int, done: Decoded) -> None:
+        """Count a chunk of `size` bytes that was decoded, or could not be."""
+        if done.right:
+            self._decoding.append(size / max(done.seconds, 1e-9))
+            self._counters["decode_microseconds"] += round(done.seconds * 1e6)
+        else:
+            self._counters["chunks_undecodable"] += 1
+
+    # --- in the threads ---
+
+    def _encode(self, data: bytes, encoding: int) -> Encoded:
+        began = time.perf_counter()
+        made = self._codec().encode(data, encoding)
+        return Encoded(made, time.perf_counter() - began)
+
+    def _decode(self, data: memoryview, encoding: int, into: memoryview) -> Decoded:
+        began = time.perf_counter()
+        try:
+            self._codec().decode(data, encoding, into)
+        except BadChunk:
+            return Decoded(False, 0.0)
+        return Decoded(True, time.perf_counter() - began)
+
+    def _codec(self) -> PlaneCodec:
+        codec: PlaneCodec | None = getattr(self._own, "codec", None)
+        if codec is None:
+            codec = self._own.codec = PlaneCodec()
+        return codec
+
+    # --- inside ---
+
+    def _submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.parallel, thread_name_prefix="codec")
+        return asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -1,0 +1,94 @@
+"""When chunks are compressed: while both sides' codecs are faster than the line, and it gains something."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.policy.compression import CompressionGauge
+
+MB = 1e6
+
+
+def measured(gauge: CompressionGauge, speed: float, gain: float = 1.5, times: int = 8) -> None:
+    for _ in range(times):
+        gauge.encoded(300_000, int(300_000 / gain), 300_000 / speed)
+
+
+def test_off_and_on_measure_nothing() -> None:
+    off, on = CompressionGauge("off"), CompressionGauge("on")
+    measured(off, 900 * MB)
+    measured(on, 1 * MB, gain=1.0)
+    assert not off.wants(0, 1 * MB)
+    assert on.wants(0, 900 * MB)
+
+
+def test_nothing_is_done_on_a_line_of_which_nothing_is_known() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 900 * MB)
+    assert not gauge.wants(100.0, 0.0)
+
+
+def test_a_few_chunks_tell_how_fast_the_codec_is() -> None:
+    gauge = CompressionGauge("auto")
+    assert [gauge.wants(100.0, 10 * MB) for _ in range(6)] == [True] * 4 + [False] * 2
+    measured(gauge, 500 * MB, times=4)
+    assert gauge.wants(100.1, 10 * MB)
+
+
+def test_where_it_does_not_pay_it_is_tried_again_later() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 100 * MB)
+    assert sum(gauge.wants(100.0, 100 * MB) for _ in range(10)) == 4
+    assert not gauge.wants(104.0, 100 * MB)
+    assert sum(gauge.wants(106.0, 100 * MB) for _ in range(10)) == 4
+    measured(gauge, 400 * MB)
+    assert gauge.wants(106.1, 100 * MB)
+
+
+def test_it_begins_later_than_it_ends() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 100 * MB)
+    for _ in range(4):
+        gauge.wants(100.0, 75 * MB)  # 1.33 x as fast: not enough to begin
+    assert not gauge.wants(100.1, 75 * MB)
+    assert gauge.wants(100.2, 50 * MB)
+    assert gauge.wants(100.3, 75 * MB)
+    assert not gauge.wants(100.4, 90 * MB)
+    assert not gauge.wants(100.5, 75 * MB)
+
+
+def test_the_slower_side_counts() -> None:
+    gauge = CompressionGauge("auto", parallel=2)
+    measured(gauge, 100 * MB)
+    assert gauge.speed() == pytest.approx(200 * MB, rel=0.01)
+    gauge.other_side(60 * MB)
+    assert gauge.speed() == 60 * MB
+    assert gauge.wants(100.0, 30 * MB)
+
+
+def test_numbers_that_hardly_shrink_are_left_alone() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 900 * MB, gain=1.01)
+    assert sum(gauge.wants(100.0, 10 * MB) for _ in range(20)) == 4
+
+
+@given(
+    speeds=st.lists(st.floats(1e6, 1e9), min_size=8, max_size=8),
+    rate=st.floats(1e5, 1e10),
+    decodes=st.floats(0, 1e9),
+    gain=st.floats(0.9, 2.0),
+)
+def test_beside_probes_it_is_never_on_where_it_could_be_slower(
+    speeds: list[float], rate: float, decodes: float, gain: float
+) -> None:
+    gauge = CompressionGauge("auto")
+    for speed in speeds:
+        gauge.encoded(1_000_000, int(1_000_000 / gain), 1_000_000 / speed)
+    gauge.other_side(decodes)
+    answers = [gauge.wants(100.0, rate) for _ in range(9)]
+    if answers[-1]:
+        assert gauge.speed() >= rate
+        assert gauge.gain > 1
+    assert sum(answers) == 9 or not answers[-1]
