@@ -46,6 +46,12 @@ class StartFailed(Local):
     code: ClassVar[str] = "start_failed"
 
 
+class NotAnswered(Local):
+    """A running process could not be asked how it is: names it, what went wrong and what to do."""
+
+    code: ClassVar[str] = "not_answered"
+
+
 class InvariantBroken(Local):
     """State that cannot be: a bug here. Never caught to go on."""
 

@@ -125,7 +125,7 @@ class Observer:
         lines = self._mesh.fleet.lines.all()
         names = {line.name for line in lines}
         sent = {name for one in workers if one.report is not None for name in one.report.sent_bytes}
-        lines += [Line(name, _ends(name)) for name in sorted(sent - names)]
+        lines += [Line(name, (name, name)) for name in sorted(sent - names)]
         return [self._line(line, workers) for line in lines]
 
     def _line(self, line: Line, workers: list[Worker]) -> LineRow:
@@ -243,13 +243,6 @@ def _crossings(trace: Trace) -> list[Crossing]:
             end_ms = None if end is None else _ms(end - trace.submitted)
             found.append(Crossing(kind, _ms(start - trace.submitted), end_ms, sizes[leg]))
     return found
-
-
-def _ends(name: str) -> tuple[str, str]:
-    """The datacenters of a line that the mesh file does not name: its own name has both."""
-    half = len(name) // 2
-    one, other = name[:half], name[half + 1 :]
-    return (one, other) if one == other else (name, name)
 
 
 def _why_not(readiness: Mapping[str, Any]) -> list[str]:

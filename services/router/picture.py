@@ -1,4 +1,4 @@
-"""What an operator is shown of a router: requests with where their time goes, lines, workers, pipelines' shares.
+"""What an operator is shown of a router: requests and where their time goes, lines, workers, pipelines.
 
 Data only, JSON-ready. Times are milliseconds (of a request: since its submit), rates bytes per second.
 """

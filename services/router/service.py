@@ -19,6 +19,7 @@ from services.router.front.app import Front, create_app
 from services.router.front.keys import Keys, read_keys
 from services.router.front.tokens import load_tokenizer
 from services.router.lines import Line
+from services.router.picture import Picture
 from services.router.streams import Streams
 from shared.engine.fingerprint import template_fingerprint
 from shared.errors import ConfigError
@@ -139,6 +140,10 @@ class RouterService:
         await self._endpoint.close("stopped")
 
     # --- the operator ---
+
+    def picture(self) -> Picture:
+        """How this router is doing, for who operates it."""
+        return self.core.picture(time.monotonic())
 
     def flush(self) -> None:
         """Have every worker drop the cached blocks that nothing uses."""

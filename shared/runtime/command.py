@@ -17,10 +17,12 @@ def service_main(
     role: RoleName,
     make: Callable[[MeshConfig, NodeConfig], Service],
     arguments: Sequence[str] | None = None,
+    *,
+    more: str = "",
 ) -> int:
     """Parse, load the mesh file, set up logs, run; the exit code. 2: the command line or the file is
-    wrong."""
-    parser = argparse.ArgumentParser(prog=f"python -m services.{role}")
+    wrong. `more` ends the help."""
+    parser = argparse.ArgumentParser(prog=f"python -m services.{role}", epilog=more)
     parser.add_argument("--config", required=True, metavar="mesh.toml", help="the mesh file")
     parser.add_argument("--node", default="", help=f"which [[nodes]] entry to be (default: the only {role})")
     options = parser.parse_args(arguments)

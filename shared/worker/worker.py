@@ -19,6 +19,7 @@ from shared.wire.messages import Announce, KvChunk, Message, Role
 from shared.wire.port import Instruction, OutChunk, PeerInfo
 from shared.worker.orders import Orders
 from shared.worker.rooms import Rooms
+from shared.worker.send_queues import LineLoad
 from shared.worker.steps import Steps
 from shared.worker.worker_site import Site
 
@@ -232,6 +233,10 @@ class Worker:
     def take_journal(self) -> list[tuple[str, dict[str, Any]]]:
         """One (event, facts) for each request and transfer that ended since the last call, for the log."""
         return self.site.journal.take()
+
+    def lines(self, now: float) -> dict[str, LineLoad]:
+        """What waits for each line."""
+        return self._rooms.kv_out.queues.lines(now)
 
     def counts(self) -> dict[str, int]:
         """What is held now, by kind; all zero when nothing goes on (I3)."""

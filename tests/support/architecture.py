@@ -86,6 +86,7 @@ SHELLS = (
     "shared.engine.fingerprint",
     "services.router.__main__",
     "services.router.service",
+    "services.router.status.command",  # looks again after a while
     "services.router.front.admin",
     "services.router.front.app",
     "services.router.front.chats",

@@ -1,4 +1,4 @@
-"""The operator's endpoints, behind the admin key: flush caches, drain a worker or take it back."""
+"""The operator's endpoints, behind the admin key: look, flush caches, drain a worker or take it back."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from starlette.routing import Route
 
 from services.router.front.delivery import error_response, json_response
 from services.router.front.keys import Keys
+from services.router.picture import Picture
 from shared.errors import InvalidRequest, MeshError
 
 
 class Operator(Protocol):
     """What an operator may have the router do."""
+
+    def picture(self) -> Picture:
+        """How it is doing."""
 
     def flush(self) -> None:
         """Have every worker drop the cached blocks that nothing uses."""
@@ -30,7 +34,9 @@ def admin_routes(operator: Operator, key: str) -> list[Route]:
         return []
     keys = Keys([("admin", key)])
 
-    def guarded(act: Callable[[Request], dict[str, object]]) -> Callable[[Request], Awaitable[Response]]:
+    def guarded(
+        act: Callable[[Request], dict[str, object] | Picture],
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
                 keys.tenant(request.headers.get("authorization"))
@@ -39,6 +45,9 @@ def admin_routes(operator: Operator, key: str) -> list[Route]:
                 return error_response(error, {})
 
         return answer
+
+    def state(_request: Request) -> Picture:
+        return operator.picture()
 
     def flush(_request: Request) -> dict[str, object]:
         operator.flush()
@@ -51,6 +60,7 @@ def admin_routes(operator: Operator, key: str) -> list[Route]:
         return _set_drain(operator, request, on=False)
 
     return [
+        Route("/admin/state", guarded(state)),
         Route("/admin/flush", guarded(flush), methods=["POST"]),
         Route("/admin/workers/{node}/drain", guarded(drain), methods=["POST"]),
         Route("/admin/workers/{node}/undrain", guarded(undrain), methods=["POST"]),

@@ -136,12 +136,12 @@ def test_lines_add_up_their_senders_reports(make_mesh: MakeMesh) -> None:
             seq, 1, 2, 300, 40, 5, 6, 1000.0, 0.0,
             unsent_bytes={"wan": 70}, oldest_age_ms={"wan": 5 if node == "p0" else 9}, line_rate={"wan": 1e4},
             counters={"prompt_tokens": 100.0, "prompt_tokens_cached": 75.0},
-            unsent_by_class={"wan": (40, 20, 10, 0, 99)}, sent_bytes={"wan": 1000, "a-a": 7},
+            unsent_by_class={"wan": (40, 20, 10, 0, 99)}, sent_bytes={"wan": 1000, "a": 7},
         )  # fmt: skip
         mesh.core.on_message(mesh.now, node, report, b"")
     picture = look(mesh)
     wan, lan = picture.lines
-    assert (wan.name, lan.name, lan.between) == ("wan", "a-a", ("a", "a"))
+    assert (wan.name, lan.name, lan.between) == ("wan", "a", ("a", "a"))
     assert wan.cap == 1e5
     assert wan.estimate == 2e4
     assert wan.classes == {"uncovered": 80, "covered": 40, "alignment": 20, "parked": 0}
