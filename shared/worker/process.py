@@ -115,8 +115,10 @@ class WorkerProcess:
             link=mesh.policy.link,
             line_of=self._line_of,
             line_rate=self._line_rate,
+            landed=runner.landed,
         )
         self.worker.after = self._after
+        self._counted = runner
         self._steps = EngineLoop(self._engine, runner, self._on_events, time.monotonic)
         self._endpoint = Endpoint(
             Identity(
@@ -139,9 +141,12 @@ class WorkerProcess:
         )
 
     def _dial(self) -> None:
-        """Keep sessions to all routers, and to those that this role sends KV to."""
+        """Keep sessions to all routers, and to those of the same model that this role sends KV to."""
+        model = self._mesh.model_of(self._node)
         for other in self._mesh.nodes:
             role = Role(other.role)
+            if role is not Role.ROUTER and self._mesh.model_of(other) != model:
+                continue
             if role is Role.ROUTER or role in SENDS_TO[self._role]:
                 host, port = self._mesh.address_of(other, self._node)
                 self._endpoint.dial(other.name, host, port, self._bulk_to(other, role))
@@ -204,6 +209,7 @@ class WorkerProcess:
             "decode_step_ms": stats.decode_step_ms,
             "steps_total": float(stats.steps),
         }
+        found |= {f"engine_{name}_total": float(value) for name, value in self._counted.counters.items()}
         waiting = self.worker.lines(time.monotonic())
         for name, line in self._endpoint.lines().items():
             found[f'line_rate_bytes{{line="{name}"}}'] = line.rate
