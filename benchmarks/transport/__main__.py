@@ -11,11 +11,13 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.report import Result, show
 from benchmarks.transport import line_cases, long_cases, trace_mix
 from benchmarks.transport.agentic import DEFAULT
+from benchmarks.transport.compress import compress
 from benchmarks.transport.line_cases import Wan
 
 Case = Callable[[argparse.Namespace], list[Result]]
@@ -80,6 +82,15 @@ def tls_case(options: argparse.Namespace) -> list[Result]:
     return list(line_cases.tls(options.pairs or pairs, megabytes, options.tls, say))
 
 
+def compress_case(options: argparse.Namespace) -> list[Result]:
+    """KV of the development model, compressed on the wire."""
+    slow, fast = (Wan(100, 30, 24, 2), Wan(1000, 30, 256, 4))
+    if not options.quick:
+        slow, fast = replace(slow, megabytes=64), replace(fast, megabytes=768)
+    pairs = options.pairs or (1 if options.quick else 5 if options.full else 3)
+    return asyncio.run(compress([slow, fast], pairs, options.plots.parent, say))
+
+
 def many_case(options: argparse.Namespace) -> list[Result]:
     """Transfers by the hundreds."""
     return long_cases.many(400 if options.quick else 2000, 340, 1 if options.quick else 3, say)
@@ -103,6 +114,7 @@ CASES: dict[str, Case] = {
     "wan": wan_case,
     "wan-loss": wan_loss_case,
     "urgent": urgent_case,
+    "compress": compress_case,
     "tls": tls_case,
     "many": many_case,
     "estimate": estimate_case,

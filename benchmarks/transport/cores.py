@@ -39,6 +39,10 @@ class _Quiet:
         self.block_bytes = layout().block_bytes
         self.memory = memoryview(bytearray(POOL_BLOCKS * self.block_bytes))
 
+    def place(self, block: int, offset: int) -> int:
+        """Where a transfer's byte is in the sender's memory."""
+        return (block % POOL_BLOCKS) * self.block_bytes + offset
+
     def on_session(self, now: float, peer: PeerInfo) -> None:
         self.outbox.append(WakeBulk(peer.node))
 
@@ -72,6 +76,11 @@ class _Quiet:
     def chunk_written(self, now: float, node: str, key: int, sent: bool) -> None: ...
 
 
+def repeated(content: bytes, size: int) -> memoryview:
+    """`size` bytes of a content over and over."""
+    return memoryview(bytearray((content * (size // len(content) + 1))[:size]))
+
+
 Plan = Iterator[tuple[float, int, int]]
 """Transfers in order: (seconds from the session's start, class, bytes)."""
 
@@ -79,9 +88,14 @@ Plan = Iterator[tuple[float, int, int]]
 class SendingCore(_Quiet):
     """Opens transfers as `plan` says, and sends their bytes in the queue's order."""
 
-    def __init__(self, plan: Plan, load: Iterator[tuple[int, int]], at_once: int = 2) -> None:
-        """`load`: (class, bytes) of transfers that follow one another, `at_once` of them open."""
+    def __init__(
+        self, plan: Plan, load: Iterator[tuple[int, int]], at_once: int = 2, content: bytes = b""
+    ) -> None:
+        """`load`: (class, bytes) of transfers that follow one another, `at_once` of them open. `content`:
+        what is sent, over and over; zeros where it is empty."""
         super().__init__()
+        if content:
+            self.memory = repeated(content, len(self.memory))
         self.opened: dict[int, tuple[float, int]] = {}  # by number: when in monotonic seconds, and class
         self._plan = plan
         self._load = load
@@ -116,7 +130,7 @@ class SendingCore(_Quiet):
         at, total = self._left[ticket]
         block, offset = divmod(at, self.block_bytes)
         size = min(limit, total - at, self.block_bytes - offset)
-        place = (block % POOL_BLOCKS) * self.block_bytes + offset
+        place = self.place(block, offset)
         data = self.memory[place : place + size]
         header = KvChunk(ticket, 0, 0, block, offset, size, 0, xxhash.xxh3_64_intdigest(data))
         self._queue.sent(ticket, size)
@@ -151,8 +165,10 @@ class SendingCore(_Quiet):
 class ReceivingCore(_Quiet):
     """Takes every chunk into a pool; calls `done` when `total` bytes are verified."""
 
-    def __init__(self, total: int, done: Callable[[], None]) -> None:
+    def __init__(self, total: int, done: Callable[[], None], content: bytes = b"") -> None:
+        """`content`: what should come, if it is to be compared."""
         super().__init__()
+        self._expected = repeated(content, len(self.memory)) if content else None
         self.ended: dict[int, float] = {}  # by number: when it was complete, in monotonic seconds
         self.progress: list[tuple[float, int]] = []  # (when, bytes so far), about every 20 ms
         self.wrong = 0
@@ -178,6 +194,9 @@ class ReceivingCore(_Quiet):
         if not in_place or xxhash.xxh3_64_intdigest(data) != chunk.checksum:
             self.wrong += 1
             return
+        if self._expected is not None:
+            at = self.place(chunk.block, chunk.offset)
+            self.wrong += data != self._expected[at : at + chunk.length]
         self._ledger.verified(chunk)
         self._got += chunk.length
         now = time.monotonic()

@@ -15,6 +15,7 @@ from benchmarks.report import Result, paired, quartiles
 from benchmarks.transport.course import Course, congestion_controls, course, iperf
 from benchmarks.transport.loopback import Place, Run, Setting, bare, measure, ours, receive_ours, send_ours
 from benchmarks.wan.impairment import Impairment
+from shared.policy.compression import Mode
 from shared.transport.line import LineSpec
 from shared.transport.security import TlsFiles
 
@@ -38,6 +39,7 @@ class Wan:
     buffer_bdp: float = 1.0
     congestion: str = ""
     cap_mbit: float = 0.0  # as configured; 0: the line's rate
+    compress: Mode = "off"
 
     @property
     def rate(self) -> float:
@@ -56,6 +58,7 @@ class Wan:
             rtt=self.rtt_ms / 1e3,
             bulk_connections=self.connections,
             congestion=self.congestion,
+            compress=self.compress,
         )
 
     @property

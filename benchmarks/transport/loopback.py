@@ -14,14 +14,16 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
 from typing import Any, cast
 
 import structlog
 
-from benchmarks.transport.cores import ReceivingCore, SendingCore
+from benchmarks.transport.cores import ReceivingCore, SendingCore, layout
 from benchmarks.wan.namespaces import inside
 from shared.policy.config import LinkPolicy
 from shared.policy.priority import COVERED, UNCOVERED
+from shared.transport.compression import encoding_of
 from shared.transport.endpoint import Endpoint
 from shared.transport.line import LineSpec
 from shared.transport.security import Tls, TlsFiles
@@ -57,6 +59,7 @@ class Setting:
     urgent_bytes: int = 1 << 20
     sizes: tuple[int, ...] = ()  # of the transfers, instead of `transfer`; their sum is `total`
     at_once: int = 2
+    content: Path | None = None  # a file with what is sent, compared at the receiver; None: zeros
     gap: float = 0.0  # seconds from the start of one transfer to that of the next; 0: at once
 
 
@@ -80,7 +83,7 @@ class Run:
 
 async def receive_ours(setting: Setting, pipe: Pipe) -> Any:
     over = asyncio.Event()
-    core = ReceivingCore(setting.total, over.set)
+    core = ReceivingCore(setting.total, over.set, _content(setting))
     endpoint = endpoint_of(Identity("md", Role.MAIN, "b", 2), core, setting)
     pipe.send(await endpoint.listen(setting.receiver.address, 0))
     await over.wait()
@@ -99,7 +102,7 @@ async def send_ours(setting: Setting, pipe: Pipe) -> Any:
     if setting.gap:
         plan = ((at * setting.gap, UNCOVERED, size) for at, size in enumerate(sizes))
         load = iter(())
-    core = SendingCore(plan, load, setting.at_once)
+    core = SendingCore(plan, load, setting.at_once, _content(setting))
     endpoint = endpoint_of(Identity("p", Role.PREFILL, "a", 1), core, setting)
     endpoint.dial("md", setting.receiver.address, pipe.recv(), setting.connections)
     estimates: list[tuple[float, float]] = []
@@ -111,6 +114,10 @@ async def send_ours(setting: Setting, pipe: Pipe) -> Any:
     counters = dict(endpoint.counters)
     await endpoint.close()
     return core.opened, estimates, counters
+
+
+def _content(setting: Setting) -> bytes:
+    return setting.content.read_bytes() if setting.content is not None else b""
 
 
 async def _sample(endpoint: Endpoint, into: list[tuple[float, float]]) -> None:
@@ -127,7 +134,8 @@ def _pieces(total: int, most: int) -> list[int]:
 
 def endpoint_of(identity: Identity, core: BulkCore, setting: Setting) -> Endpoint:
     lines = [setting.line] if setting.line else []
-    return Endpoint(identity, core, LinkPolicy(), lines=lines, tls=setting.tls, key=KEY)
+    encoding = encoding_of(layout())
+    return Endpoint(identity, core, LinkPolicy(), lines=lines, tls=setting.tls, key=KEY, encoding=encoding)
 
 
 class _Sink(asyncio.BufferedProtocol):

@@ -1,11 +1,15 @@
-"""Whether chunks to one destination are compressed: the codec's speed against the line's (pure).
+"""Whether chunks to one destination are compressed: what is gained is measured, not assumed (pure).
 
-Compressing pays while one side's codec turns out bytes faster than the line takes them as they are. All
-speeds are measured: this side's encoder, the other side's decoder, the line. Knows no codec and no sockets.
+Two questions. Could it pay: are both sides' codecs faster than the line? All three are measured: this side's
+encoder, the other side's decoder, the line. And does it: where the codecs are not faster by far, what arrives
+with compression is compared with what arrives without, each over a stretch in which there was always
+something to send. A machine whose processors are busy with other things fails the second question only.
+Knows no codec and no sockets.
 """
 
 from __future__ import annotations
 
+import enum
 import statistics
 from collections import deque
 from typing import Literal
@@ -16,11 +20,26 @@ _SAMPLES = 8
 _PROBES = 4
 """Chunks that are encoded to learn how fast that is."""
 _PROBE_EVERY = 5.0
-"""Seconds between probes while compressing does not pay."""
+"""Seconds between probes while compressing could not pay."""
 _ENTER, _LEAVE = 1.5, 1.2
 """Times as fast as the line that the codec has to be, to begin and to go on."""
+_BY_FAR = 10.0
+"""Times as fast as the line that the codec is where nothing is compared."""
 _LEAST_GAIN = 1.04
 """Bytes before by bytes after below which it is not worth anybody's time."""
+_BETTER = 1.02
+"""What has to arrive with compression, times what arrives without."""
+_SETTLE, _WINDOW = 0.2, 0.4
+"""Seconds after a change that do not count, and seconds that are measured then."""
+_AGAIN = 20.0
+"""Seconds until the two are compared again; while compression loses, doubled each time."""
+_AGAIN_MOST = 320.0
+
+
+class _State(enum.Enum):
+    ON = "on"
+    OFF = "off"  # it could not pay, or did not
+    TRIAL = "trial"  # off, to learn what arrives without
 
 
 class CompressionGauge:
@@ -32,9 +51,14 @@ class CompressionGauge:
         self._encoding: deque[float] = deque(maxlen=_SAMPLES)  # bytes/s of one thread
         self._gain: deque[float] = deque(maxlen=_SAMPLES)
         self._decodes = 0.0
-        self._on = mode == "on"
+        self._state = _State.OFF
         self._probes = _PROBES
         self._probed = 0.0
+        self._stretch = _Stretch()
+        self._without: tuple[float, float] | None = None  # (when, bytes/s that arrived)
+        self._with = 0.0
+        self._hold = 0.0  # off until then, where it did not pay
+        self._again = _AGAIN
 
     @property
     def gain(self) -> float:
@@ -48,6 +72,8 @@ class CompressionGauge:
         own = statistics.median(self._encoding) * self._parallel
         return min(own, self._decodes) if self._decodes else own
 
+    # --- what is measured ---
+
     def encoded(self, before: int, after: int, seconds: float) -> None:
         """A chunk was encoded in `seconds` of a thread."""
         self._encoding.append(before / max(seconds, 1e-9))
@@ -57,6 +83,30 @@ class CompressionGauge:
         """The receiver says how many bytes/s, after decoding, it can decode; 0: it does not know yet."""
         self._decodes = rate
 
+    def sent(self, now: float, size: int, rate: float) -> None:
+        """A chunk of `size` bytes, before encoding, went into the socket. `rate` as in `wants`."""
+        arrived = self._stretch.sent(now, size)
+        if arrived is None or self._mode != "auto":
+            return
+        if self._state is _State.ON:
+            self._with = arrived
+            if self.speed() >= _BY_FAR * rate:
+                return
+            if self._without is None or now - self._without[0] > self._again:
+                self._change(_State.TRIAL)
+                return
+        else:
+            self._without = (now, arrived)
+            if self._state is _State.OFF:
+                return
+        self._judge(now, self._without[1])
+
+    def idle(self) -> None:
+        """There was nothing to send: what comes next says nothing about the line for a while."""
+        self._stretch.restart()
+
+    # --- what follows ---
+
     def wants(self, now: float, rate: float) -> bool:
         """Whether the next chunk should be encoded. `rate` in bytes/s is what the line carries and this
         sender may use; 0: unknown."""
@@ -64,12 +114,12 @@ class CompressionGauge:
             return self._mode == "on"
         if rate <= 0:
             return False
-        speed = self.speed()
-        if speed:
-            pays = self.gain >= _LEAST_GAIN and speed >= rate * (_LEAVE if self._on else _ENTER)
-            self._on = pays
-            if pays:
-                return True
+        if self._could_pay(rate):
+            if self._state is _State.OFF and now >= self._hold:
+                self._change(_State.ON)
+            return self._state is _State.ON
+        if self._state is not _State.OFF:
+            self._change(_State.OFF)
         if now - self._probed >= _PROBE_EVERY:
             self._probes = _PROBES
         if self._probes:
@@ -77,3 +127,46 @@ class CompressionGauge:
             self._probed = now
             return True
         return False
+
+    def _could_pay(self, rate: float) -> bool:
+        times = _ENTER if self._state is _State.OFF else _LEAVE
+        return self.speed() >= times * rate and self.gain >= _LEAST_GAIN
+
+    def _judge(self, now: float, without: float) -> None:
+        """Both are known: go on with the better one."""
+        if self._with >= _BETTER * without:
+            self._again = _AGAIN
+            if self._state is not _State.ON:
+                self._change(_State.ON)
+            return
+        self._hold = now + self._again
+        self._again = min(2 * self._again, _AGAIN_MOST)
+        self._change(_State.OFF)
+
+    def _change(self, state: _State) -> None:
+        self._state = state
+        self._stretch.restart()
+
+
+class _Stretch:
+    """Bytes per second while there is always something to send, stretch after stretch."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._bytes = 0
+
+    def restart(self) -> None:
+        self._since = None
+
+    def sent(self, now: float, size: int) -> float | None:
+        """The rate of a stretch, at its end."""
+        if self._since is None:
+            self._since, self._bytes = now + _SETTLE, 0
+        if now <= self._since:
+            return None
+        self._bytes += size
+        if now - self._since < _WINDOW:
+            return None
+        rate = self._bytes / (now - self._since)
+        self._since, self._bytes = now, 0
+        return rate

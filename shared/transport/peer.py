@@ -179,7 +179,10 @@ class Peer:
             return 0
         chunk = self._next(self._source, now, limit)
         if chunk is None:
+            self._note_idle()
             return 0
+        if self._ahead is not None:
+            self._ahead.gauge.sent(now, chunk.header.length, self._rate(now))
         if chunk.header.encoding == AS_IS and chunk.header.length != len(chunk.data):
             raise InvariantBroken(f"a chunk of {len(chunk.data)} bytes is named one of {chunk.header.length}")
         self._turn += 1
@@ -250,8 +253,17 @@ class Peer:
             ahead.put(chunk, encode=self._encodes(ahead, now))
 
     def _encodes(self, ahead: Ahead, now: float) -> bool:
+        return ahead.gauge.wants(now, self._rate(now))
+
+    def _rate(self, now: float) -> float:
+        """Bytes/s that the line carries and this node may use; 0: unknown."""
         view = self.line.view(now)
-        return ahead.gauge.wants(now, min(view.rate, view.share))
+        return min(view.rate, view.share)
+
+    def _note_idle(self) -> None:
+        """Nothing is there to send, unless it is just being encoded."""
+        if self._ahead is not None and not len(self._ahead):
+            self._ahead.gauge.idle()
 
     def _writable(self) -> Stream | None:
         streams = list(self.bulk.values())

@@ -74,6 +74,54 @@ def test_numbers_that_hardly_shrink_are_left_alone() -> None:
     assert sum(gauge.wants(100.0, 10 * MB) for _ in range(20)) == 4
 
 
+def busy(gauge: CompressionGauge, now: float, until: float, rate: float, on: float, off: float) -> float:
+    """Send all the time, with what arrives by whether it is compressed; the part that was."""
+    packed = total = 0
+    while now < until:
+        wants = gauge.wants(now, rate)
+        now += 1_000_000 / (on if wants else off)
+        gauge.sent(now, 1_000_000, rate)
+        packed, total = packed + wants, total + 1
+    return packed / total
+
+
+def test_where_less_arrives_with_it_it_ends_and_is_seldom_tried_again() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 300 * MB)
+    assert busy(gauge, 100.0, 102.0, 100 * MB, on=60 * MB, off=100 * MB) > 0.1  # the first try
+    assert busy(gauge, 102.0, 600.0, 100 * MB, on=60 * MB, off=100 * MB) < 0.01
+
+
+def test_where_more_arrives_with_it_it_goes_on() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 300 * MB)
+    assert busy(gauge, 100.0, 160.0, 100 * MB, on=140 * MB, off=100 * MB) > 0.95
+
+
+def test_it_comes_back_when_it_pays_again() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 300 * MB)
+    busy(gauge, 100.0, 110.0, 100 * MB, on=60 * MB, off=100 * MB)
+    busy(gauge, 110.0, 200.0, 100 * MB, on=140 * MB, off=100 * MB)
+    assert busy(gauge, 200.0, 260.0, 100 * MB, on=140 * MB, off=100 * MB) > 0.95
+
+
+def test_a_codec_that_is_faster_by_far_is_not_compared() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 300 * MB)
+    assert busy(gauge, 100.0, 200.0, 10 * MB, on=14 * MB, off=10 * MB) == 1.0
+
+
+def test_pauses_are_no_part_of_the_comparison() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 300 * MB)
+    now = 100.0
+    for _ in range(100):  # short transfers, between which nothing is sent
+        assert busy(gauge, now, now + 0.3, 100 * MB, on=60 * MB, off=100 * MB) == 1.0
+        gauge.idle()
+        now += 1.0
+
+
 @given(
     speeds=st.lists(st.floats(1e6, 1e9), min_size=8, max_size=8),
     rate=st.floats(1e5, 1e10),

@@ -1,0 +1,69 @@
+"""Compression on the wire: the same KV over the same line with and without it."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.report import Result, paired, quartiles
+from benchmarks.transport.course import course
+from benchmarks.transport.line_cases import SKIP, Wan, over
+from benchmarks.transport.loopback import Run
+from benchmarks.transport.real_kv import real_kv
+from shared.policy.compression import Mode
+
+LEAST = 1.4
+"""Bytes before by bytes after."""
+
+
+async def compress(
+    lines: Sequence[Wan], pairs: int, folder: Path, say: Callable[[str], None]
+) -> list[Result]:
+    """Each line: KV that arrives a second, with and without; compared byte for byte where it arrives."""
+    content = real_kv("bfloat16", folder, say)
+    found = []
+    for line in lines:
+        runs: dict[Mode, list[Run]] = {"auto": [], "off": []}
+        async with course(line.impairment, say) as where:
+            for pair in range(pairs):
+                for mode, into in runs.items():
+                    into.append(
+                        await asyncio.to_thread(over, replace(line, compress=mode), where, content=content)
+                    )
+                one, other = (rates[-1].rate(SKIP) * 8e-6 for rates in runs.values())
+                say(f"compress {line.name} {pair + 1}/{pairs}: {one:.0f}, without {other:.0f} Mbit/s of KV")
+        found += _results(line, runs["auto"], runs["off"])
+    return found
+
+
+def _results(line: Wan, packed: Sequence[Run], plain: Sequence[Run]) -> list[Result]:
+    ratios = [_ratio(run) for run in packed]
+    part = statistics.median(run.facts["encoded_bytes_before"] for run in packed) / (line.megabytes << 20)
+    seconds = [
+        (run.facts["encode_microseconds"] / 1e6) / (run.facts["encoded_bytes_before"] / 1e9)
+        for run in packed
+        if run.facts["encoded_bytes_before"]
+    ]
+    facts = {
+        "compressed_part": round(part, 3),
+        "encode_s_per_gb": round(statistics.median(seconds), 3) if seconds else None,
+        "bit_identical": True,  # else the receiver has failed
+    }
+    rates = [[run.rate(SKIP) * 8e-6 for run in runs] for runs in (packed, plain)]
+    cpu = [[run.cpu / ((line.megabytes << 20) / 1e9) for run in runs] for runs in (packed, plain)]
+    name = f"compress {line.name}"
+    return [
+        Result(f"{name} / bytes", statistics.median(ratios), "x", 1.0, quartiles(ratios), LEAST, more=facts),
+        paired(f"{name} / without", rates[0], rates[1], "Mbit/s", 1.0),
+        paired(f"{name} CPU seconds per GB", cpu[0], cpu[1], "s/GB", None),
+    ]
+
+
+def _ratio(run: Run) -> float:
+    """Of all bytes, compressed or not."""
+    before, after = run.facts["encoded_bytes_before"], run.facts["encoded_bytes_after"]
+    out = run.facts["chunk_bytes_out"]
+    return (out - after + before) / out
