@@ -8,7 +8,7 @@ PY := .venv/bin/python
 CONFIG ?= deploy/mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-mesh
+.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-mesh bench-router test-clients
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test: setup ## run all tests (ARGS="-k name" and other pytest options)
 chaos: setup ## break a mesh of real processes for ten minutes and judge every token (ARGS="--seconds 60")
 	@$(PY) -m tests.chaos $(ARGS)
 
+test-clients: setup ## run other people's clients against a mesh, each in an environment of its own; write docs/clients.md
+	@$(PY) -m scripts.test_clients $(ARGS)
+
 check: setup ## lint, formatting, types, import rules, changed GPU kernels
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -47,6 +50,9 @@ reference: setup ## write anew what is generated: deploy/mesh.schema.json, the l
 
 bench-transport: setup ## measure the KV transport beside its baselines (minutes; ARGS="--quick", "--full", "trace-mix wan")
 	@$(PY) -m benchmarks.transport $(ARGS)
+
+bench-router: setup ## measure the router: added latency, throughput of one core, retokenisation (ARGS="--quick", "overhead")
+	@$(PY) -m benchmarks.router $(ARGS)
 
 bench-mesh: setup ## measure the mesh under load and fault beside other policies (minutes; ARGS="--quick", "overload skew")
 	@$(PY) -m benchmarks.mesh $(ARGS)
