@@ -31,7 +31,7 @@ def agree(vocabulary: Vocabulary, answer: Sequence[int], text: str) -> Agreement
     """
     pieces = [vocabulary.piece(token) for token in answer]
     drawn, marks = _decode(pieces)
-    common = _common(drawn, text)
+    common = common_start(drawn, text)
     count = max((at for at, size in marks.items() if size <= common), default=0)
     rest = text[marks[count] :]
     ends_special = bool(answer) and answer[-1] in vocabulary.special
@@ -48,7 +48,7 @@ def agree(vocabulary: Vocabulary, answer: Sequence[int], text: str) -> Agreement
 
 def shared_text(vocabulary: Vocabulary, answer: Sequence[int], text: str) -> int:
     """Characters of an answer that a text starts with."""
-    return _common(vocabulary.join(answer).decode("utf-8", "replace"), text)
+    return common_start(vocabulary.join(answer).decode("utf-8", "replace"), text)
 
 
 def _decode(pieces: Sequence[bytes]) -> tuple[str, dict[int, int]]:
@@ -65,7 +65,7 @@ def _decode(pieces: Sequence[bytes]) -> tuple[str, dict[int, int]]:
     return "".join(parts), marks
 
 
-def _common(one: str, other: str) -> int:
+def common_start(one: str, other: str) -> int:
     """Length of the common start."""
     if other.startswith(one):
         return len(one)

@@ -10,11 +10,12 @@ exactly the text they stand for.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.router.front.agreement import Agreement, agree, shared_text
+from services.router.front.agreement import Agreement, agree, common_start, shared_text
 from services.router.front.vocabulary import Vocabulary
 from shared.kv.hashing import pack_ids, unpack_ids
 
@@ -58,6 +59,37 @@ class _Turn:
         return _OVERHEAD + len(self.place.tail) + len(self.prompt) + sum(map(len, self.answers))
 
 
+class _Bucket:
+    """Turns whose prompts have the same full chunks, by what follows those."""
+
+    def __init__(self) -> None:
+        self._tails: list[str] = []  # in order
+        self._turns: dict[str, _Turn] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tails)
+
+    def add(self, turn: _Turn) -> None:
+        """One that is not here yet."""
+        insort(self._tails, turn.place.tail)
+        self._turns[turn.place.tail] = turn
+
+    def remove(self, turn: _Turn) -> None:
+        """One that is here."""
+        del self._tails[bisect_left(self._tails, turn.place.tail)]
+        del self._turns[turn.place.tail]
+
+    def longest(self, text: str) -> _Turn | None:
+        """The turn with the longest tail that `text` begins with. The last tail in order up to the text is
+        it, or bounds how much of the text it can have: what the two have in common."""
+        while (at := bisect_right(self._tails, text)) > 0:
+            tail = self._tails[at - 1]
+            if text.startswith(tail):
+                return self._turns[tail]
+            text = text[: common_start(tail, text)]
+        return None
+
+
 class SpliceMemory:
     """What was generated lately."""
 
@@ -68,7 +100,7 @@ class SpliceMemory:
         self._max_turns = max_turns
         self._ttl = ttl
         self._turns: OrderedDict[Place, _Turn] = OrderedDict()  # least recently used first
-        self._by_key: dict[bytes, list[_Turn]] = {}
+        self._by_key: dict[bytes, _Bucket] = {}
         self.bytes = 0
         self.results: Counter[str] = Counter()
         """How recalls went: none, prompt, partial, full."""
@@ -106,7 +138,7 @@ class SpliceMemory:
         if turn is None:
             turn = _Turn(place, pack_ids(prompt), chat, now)
             self._turns[place] = turn
-            self._by_key.setdefault(place.key, []).append(turn)
+            self._by_key.setdefault(place.key, _Bucket()).add(turn)
         else:
             self.bytes -= turn.size
         turn.used = now
@@ -123,9 +155,8 @@ class SpliceMemory:
         key = hashlib.blake2b(salt, digest_size=16, person=b"pdd-splice").digest()
         best: _Turn | None = None
         for at in range(0, len(text) + 1, _CHUNK):
-            here = [turn for turn in self._by_key.get(key, ()) if text.startswith(turn.place.tail, at)]
-            if here:
-                best = max(here, key=lambda turn: len(turn.place.tail))
+            bucket = self._by_key.get(key)
+            best = (bucket and bucket.longest(text[at : at + _CHUNK - 1])) or best
             if at + _CHUNK > len(text):
                 break
             chunk = text[at : at + _CHUNK].encode()

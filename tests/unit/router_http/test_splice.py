@@ -14,6 +14,7 @@ SALT = b"tenant"
 START = "<|im_start|>user\nthe question<|im_end|>\n<|im_start|>assistant\n"
 NEXT = "<|im_end|>\n<|im_start|>user\nand other<|im_end|>\n<|im_start|>assistant\n"
 EOS = 2
+WORDS = st.text("ab<", max_size=40)
 
 
 def memory(tokenizer: Tokenizer, **changes: float) -> SpliceMemory:
@@ -154,6 +155,24 @@ def test_a_text_prompt_is_only_cut_where_words_start(tokenizer: Tokenizer) -> No
     exact = kept.recall(1.0, SALT, start + " hello world")
     assert exact.ids == prompt + answer
     assert kept.recall(1.0, SALT, start + " hello world and").ids == prompt + answer
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(WORDS, max_size=12), WORDS, st.sampled_from((0, 1020)))
+def test_the_longest_prompt_that_a_text_begins_with_is_found(
+    tokenizer: Tokenizer, prompts: list[str], text: str, before: int
+) -> None:
+    kept = memory(tokenizer)
+    said = "x" * before  # so that prompts end in other chunks than they begin in
+    for prompt in prompts:
+        recall = kept.recall(0.0, SALT, said + prompt)
+        kept.remember(0.0, recall.place, [len(prompt)], [EOS], chat=True)
+    longest = max((len(prompt) for prompt in prompts if text.startswith(prompt)), default=None)
+    recall = kept.recall(0.0, SALT, said + text)
+    assert recall.ids[:1] == ([] if longest is None else [longest])
+    for turn in list(kept._turns.values()):
+        kept._drop(turn)
+    assert not kept._by_key
 
 
 def test_bounds_hold(tokenizer: Tokenizer) -> None:
