@@ -53,11 +53,15 @@ def filled(text: str, makers: Mapping[str, Callable[[], Iterator[str]]]) -> str:
 
 def key_lines() -> Iterator[str]:
     """A table for each section of the mesh file."""
+    first: dict[type[msgspec.Struct], str] = {}
     for path, kind in walk_sections(MeshConfig):
         fields = [field for field in msgspec.structs.fields(kind) if not _is_section(field.type)]
         if not fields:
             continue
         yield f"\n#### `{headline(path)}`\n"
+        if first.setdefault(kind, path) != path:
+            yield f"The keys of `{headline(first[kind])}`."
+            continue
         yield f"{_about(kind)}\n"
         yield "| key | default | allowed | meaning |\n|---|---|---|---|"
         texts = field_docs(kind)
@@ -124,7 +128,7 @@ def metric_lines() -> Iterator[str]:
 def _front_lines() -> Iterator[str]:
     """What the HTTP face measures; these have no labels node and role."""
     registry = CollectorRegistry(auto_describe=False)
-    Measures(registry, SpliceMemory(Vocabulary([], [], {}), max_bytes=0, max_turns=0, ttl=1.0))
+    Measures(registry, [SpliceMemory(Vocabulary([], [], {}), max_bytes=0, max_turns=0, ttl=1.0)])
     for metric in registry.collect():
         name = metric.name + ("_total" if metric.type == "counter" else "")
         kind = " (histogram)" if metric.type == "histogram" else ""

@@ -121,12 +121,12 @@ class _Waiting:
 
 def _say_how(mesh: MeshConfig) -> None:
     router = next(node for node in mesh.nodes if node.role == "router")
-    model = mesh.model.name or Path(mesh.model.path).name
+    model = mesh.served[0].served
     base = f"http://{router.http}/v1"
     print(
         f"""
 
-The mesh serves {model} at {base}
+The mesh serves {" and ".join(one.served for one in mesh.served)} at {base}
 
   curl {base}/chat/completions -H 'Content-Type: application/json' \\
     -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'

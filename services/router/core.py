@@ -8,10 +8,10 @@ clocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from services.router.admission import Admission
+from services.router.admissions import Admissions
 from services.router.cuts import Cuts
 from services.router.endings import Endings
 from services.router.failures import Failures
@@ -61,22 +61,25 @@ class RouterCore:
         worker: WorkerPolicy | None = None,
         link: LinkPolicy | None = None,
         lines: Iterable[Line] = (),
+        templates: Mapping[str, str] | None = None,
     ) -> None:
+        """`templates`: of the models that ids come in for, by served name; None: any worker's will do."""
         self.node = node
+        self._models = tuple(templates or ())
         self.requests: dict[Rid, Request] = {}
         self._policy = policy
         self._draining = False
         self._timers = Timers()
-        self._admission = Admission(policy)
+        self._admissions = Admissions(policy)
         worker = worker or WorkerPolicy()
-        fleet, index = Fleet(policy, Lines(lines), datacenter), Index(policy.index_expected)
+        fleet, index = Fleet(policy, Lines(lines), datacenter, templates), Index(policy.index_expected)
         placement = Placement(policy, worker, fleet, index)
         mesh = self.mesh = Mesh(policy, worker, link or LinkPolicy(), fleet, index, placement)
         prediction = OutputPrediction(policy.session_memory)
         singular, recent = SingularMemory(policy.session_memory), RecentSessions(policy.session_memory)
         orders = Orders(mesh)
         cuts, sources = Cuts(mesh, orders), Sources(mesh, orders)
-        self._endings = Endings(mesh, orders, self._admission, prediction, singular, recent, self._ended)
+        self._endings = Endings(mesh, orders, self._admissions, prediction, singular, recent, self._ended)
         steering = Steering(mesh, orders, cuts, sources, self._endings.no_road)
         failures = Failures(mesh, orders, self._endings)
         watch = self._watch = Watch(
@@ -86,7 +89,7 @@ class RouterCore:
             mesh, self.requests, orders, cuts, steering, failures, self._endings, watch.touched
         )
         self._gate = Gate(
-            mesh, self.requests, self._admission, prediction, singular, sources, watch, incarnation
+            mesh, self.requests, self._admissions, prediction, singular, sources, watch, incarnation
         )
         self._rewarm = Rewarm(mesh, recent, self._gate.new_rid)
         self._meeting = Meeting(mesh)
@@ -129,11 +132,17 @@ class RouterCore:
 
     def ready(self) -> dict[str, Any]:
         """Which pipelines are possible, with reasons; JSON-ready."""
-        return readiness(self.mesh, draining=self._draining)
+        return readiness(self.mesh, draining=self._draining, models=self._models)
 
-    def max_context(self) -> int:
-        """Tokens of prompt and output together that a request may have; 0 while no main decode is known."""
-        return self.mesh.fleet.max_context()
+    def max_context(self, model: str = "") -> int:
+        """Tokens of prompt and output together that a request (for a served name) may have; 0 while no main
+        decode is known."""
+        return self.mesh.fleet.max_context(model)
+
+    def fingerprint(self, model: str) -> str:
+        """What runs under a served name now; empty while no worker of it is known."""
+        pools = self.mesh.fleet.pools(model)
+        return pools[0].fingerprint if pools else ""
 
     def models(self) -> list[str]:
         """Served names that workers have announced."""
@@ -181,8 +190,8 @@ class RouterCore:
         index = self.mesh.index
         gauges: dict[str, float] = {
             "requests_live": len(self.requests),
-            "requests_waiting": len(self._admission.room),
-            "requests_refused": self._admission.refused,
+            "requests_waiting": self._admissions.waiting,
+            "requests_refused": self._admissions.refused,
             "index_blocks": index.blocks,
             "index_expected_blocks": index.expected_blocks,
             "index_gaps": index.gaps,

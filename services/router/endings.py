@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from services.router.admission import Admission
+from services.router.admissions import Admissions
 from services.router.legs import Leg, LegState
 from services.router.lifecycle import Request
 from services.router.log import End
@@ -33,7 +33,7 @@ class Endings:
         self,
         mesh: Mesh,
         orders: Orders,
-        admission: Admission,
+        admissions: Admissions,
         prediction: OutputPrediction,
         singular: SingularMemory,
         recent: RecentSessions,
@@ -41,7 +41,7 @@ class Endings:
     ) -> None:
         self._mesh = mesh
         self._orders = orders
-        self._admission = admission
+        self._admissions = admissions
         self._prediction = prediction
         self._singular = singular
         self._recent = recent
@@ -55,7 +55,7 @@ class Endings:
         r.outcome = str(end.reason)
         r.trace.pipeline = str(r.pipeline or r.planned)
         made = end.at - r.log.prompt_len
-        self._prediction.observe(r.spec.tenant, r.spec.session, made)
+        self._prediction.observe(r.spec.kind, r.spec.session, made)
         singular = r.singular
         if singular:
             self._singular.ended_at_relay(r.hashes(r.log.prompt_len))
@@ -157,7 +157,7 @@ class Endings:
             self.fail(now, r, self._too_long(r, road))
         elif road.obstacle is Obstacle.LINE and not busy:
             wait = max(1.0, road.wait)
-            self._admission.refused += 1
+            self._admissions.of(r.spec.model).refused += 1
             self.fail(now, r, Overloaded(f"the line to main decode is behind: {road.why()}", wait))
         elif road.obstacle is Obstacle.NONE and not r.accepted:
             self.fail(now, r, Unavailable(f"no pipeline is possible now: {road.why()}", 2.0))
@@ -170,7 +170,9 @@ class Endings:
     def _wait(self, now: float, r: Request, road: NoRoad) -> None:
         """Into the waiting room, without anything kept at workers."""
         try:
-            self._admission.enter(now, r.rid, r.spec.tenant, r.spec.priority, r.log.prompt_len)
+            admission = self._admissions.of(r.spec.model)
+            cost = max(1, int(1e6 * road.demand.seconds))
+            admission.enter(now, r.rid, r.spec.tenant, r.spec.priority, cost, road.demand.backlog)
         except Overloaded as refused:
             self.fail(now, r, refused)
             return
@@ -191,8 +193,9 @@ class Endings:
         if r.blocked_by is Obstacle.SILENT:
             self.fail(now, r, Unavailable(f"no main decode worker answers: {r.blocked_why}", 5.0))
             return
-        ahead = len(self._admission.room)
-        self.fail(now, r, self._admission.overloaded(now, r.blocked_why or "no worker had room", ahead))
+        admission = self._admissions.of(r.spec.model)
+        why = r.blocked_why or "no worker had room"
+        self.fail(now, r, admission.overloaded(now, why, len(admission.room)))
 
     def stranded(self, now: float, r: Request) -> None:
         """Nobody could take the request on for `replace_wait`."""
@@ -219,6 +222,8 @@ class Endings:
     def _close(self, now: float, r: Request) -> None:
         r.main = r.relay = r.prefill = r.owner = r.displaced = None
         r.move(Event.END)
-        self._admission.leave(now, r.rid)
-        self._admission.drain.ended(now)
+        admission = self._admissions.of(r.spec.model)
+        admission.leave(now, r.rid)
+        if r.made:
+            admission.drain.ended(now)
         self._ended(now, r)

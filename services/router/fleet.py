@@ -4,6 +4,7 @@ blocks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
 
 from services.router.breaker import Breaker
@@ -17,8 +18,13 @@ from shared.wire.port import PeerInfo
 class Fleet:
     """Sessions come and go; a worker belongs to a pool once it has announced itself."""
 
-    def __init__(self, policy: RouterPolicy, lines: Lines, datacenter: str) -> None:
+    def __init__(
+        self, policy: RouterPolicy, lines: Lines, datacenter: str, templates: Mapping[str, str] | None = None
+    ) -> None:
+        """`templates`: of the models that this router tokenizes for, by served name; None: it is not
+        asked."""
         self._policy = policy
+        self._templates = templates
         self.lines = lines
         self._datacenter = datacenter
         self._workers: dict[str, Worker] = {}
@@ -57,8 +63,18 @@ class Fleet:
         if worker is None:
             return False
         old, worker.announce = worker.announce, announce
+        worker.misfit = self._misfit(worker.peer, announce)
         self._groups.clear()
         return old is not None and bool(set(old.peers) - set(announce.peers))
+
+    def _misfit(self, peer: PeerInfo, announce: Announce) -> str:
+        """Why this router's ids mean nothing to a worker; empty where they do."""
+        if self._templates is None or not peer.template:
+            return ""
+        template = self._templates.get(announce.model)
+        if template is None:
+            return f"serves {announce.model!r}, which this router does not"
+        return "" if template == peer.template else f"serves {announce.model!r} with another tokenizer"
 
     def reported(self, now: float, node: str, report: LoadReport) -> None:
         worker = self._workers.get(node)
@@ -93,9 +109,9 @@ class Fleet:
         """Pools that some worker has announced (for a served name), those with most main decodes first."""
         counts: dict[PoolKey, int] = {}
         for worker in self._workers.values():
-            named = worker.announce is not None and model in ("", worker.announce.model)
-            if named and worker.pool is not None:
-                counts[worker.pool] = counts.get(worker.pool, 0) + (worker.role is Role.MAIN)
+            pool = worker.pool
+            if pool is not None and worker.serves(model):
+                counts[pool] = counts.get(pool, 0) + (worker.role is Role.MAIN)
         return sorted(counts, key=lambda pool: -counts[pool])
 
     def of(self, role: Role, pool: PoolKey) -> list[Worker]:
@@ -118,12 +134,14 @@ class Fleet:
             return False
         return other in first.announce.peers and one in second.announce.peers
 
-    def max_context(self) -> int:
-        """Tokens that a request may have on the largest pool; 0 while no main decode is known."""
+    def max_context(self, model: str = "") -> int:
+        """Tokens, prompt and answer together, that some main decode (of a served name) can have in its pool;
+        0 while none is known.
+        """
         lengths = [
-            worker.announce.max_context
+            worker.most_tokens()
             for worker in self._workers.values()
-            if worker.role is Role.MAIN and worker.announce is not None
+            if worker.role is Role.MAIN and worker.serves(model)
         ]
         return max(lengths, default=0)
 
@@ -160,6 +178,10 @@ class Fleet:
         if worker is None:
             return 0.0
         return self.lines.between(self._datacenter, worker.peer.datacenter).rtt
+
+    def measured(self, role: Role, pool: PoolKey) -> bool:
+        """Whether any worker has measured how fast it prefills."""
+        return any(one.report is not None and one.report.prefill_rate > 0 for one in self.of(role, pool))
 
     def typical_rate(self, role: Role, pool: PoolKey) -> float:
         """Prefill rate to assume of a worker that has measured none: its peers' median."""

@@ -4,9 +4,8 @@ at once.
 
 from __future__ import annotations
 
-import msgspec
-
 from services.router.admission import Admission
+from services.router.admissions import Admissions
 from services.router.lifecycle import Request
 from services.router.mesh import Mesh
 from services.router.prediction import OutputPrediction, SingularMemory
@@ -15,9 +14,9 @@ from services.router.sources import Sources
 from services.router.watch import Watch
 from services.router.wish import Plan
 from services.router.worker import PoolKey
-from shared.errors import InvalidRequest, Unavailable
+from shared.errors import ContextTooLong, InvalidRequest, Unavailable
 from shared.kv.hashing import chain_root
-from shared.wire.messages import Rid, Sampling
+from shared.wire.messages import Rid
 
 ROOM_TRIES = 4
 """Waiting requests that may find no room at one event before the rest goes on waiting."""
@@ -30,7 +29,7 @@ class Gate:
         self,
         mesh: Mesh,
         requests: dict[Rid, Request],
-        admission: Admission,
+        admissions: Admissions,
         prediction: OutputPrediction,
         singular: SingularMemory,
         sources: Sources,
@@ -39,7 +38,7 @@ class Gate:
     ) -> None:
         self._mesh = mesh
         self._requests = requests
-        self._admission = admission
+        self._admissions = admissions
         self._prediction = prediction
         self._singular = singular
         self._sources = sources
@@ -49,8 +48,9 @@ class Gate:
 
     def submit(self, now: float, spec: GenerationRequest) -> Rid:
         """Take a request. Raises InvalidRequest, Overloaded or Unavailable where it cannot be served now."""
-        self._admission.check(now, len(self._requests))
-        r = self._new_request(now, spec, self._pools(spec))
+        pools = self._pools(spec)
+        self._admissions.of(spec.model).check(now, len(self._requests))
+        r = self._new_request(now, spec, pools)
         self._watch.look(now, r)
         if r.refusal is not None:
             self._mesh.count("requests_refused_total")
@@ -66,7 +66,12 @@ class Gate:
 
     def serve_waiting(self, now: float) -> None:
         """Place requests that wait for room, in their turn, until some of them have found none."""
-        room = self._admission.room
+        for admission in self._admissions.all():
+            if len(admission.room):
+                self._serve(now, admission)
+
+    def _serve(self, now: float, admission: Admission) -> None:
+        room = admission.room
         tried: set[Rid] = set()
         rid = room.peek()
         while rid is not None and len(tried) < ROOM_TRIES:
@@ -76,7 +81,7 @@ class Gate:
             if r.waiting:
                 tried.add(rid)
             else:
-                self._admission.leave(now, rid, served=True)
+                admission.leave(now, rid, served=True)
             rid = room.after(tried) if tried else room.peek()
 
     def _pools(self, spec: GenerationRequest) -> list[PoolKey]:
@@ -92,13 +97,13 @@ class Gate:
 
     def _new_request(self, now: float, spec: GenerationRequest, pools: list[PoolKey]) -> Request:
         policy = self._mesh.policy
-        sampling = self._fit(spec)
+        self._check_length(spec)
         deadline = now + (spec.deadline or policy.default_deadline)
         rid = self.new_rid()
         for pool in pools:
             root = chain_root(pool.fingerprint, pool.layout, spec.salt)
-            r = Request(rid, spec, sampling, pool, root, now, deadline, policy.tokens_ahead)
-            r.predicted = self._prediction.predict(spec.tenant, spec.session, r.log.max_pos - len(spec.ids))
+            r = Request(rid, spec, spec.sampling, pool, root, now, deadline, policy.tokens_ahead)
+            r.predicted = self._prediction.predict(spec.kind, spec.session, r.log.max_pos - len(spec.ids))
             r.singular_allowed = spec.singular_allowed and self._singular.allows(r.hashes(len(spec.ids)))
             r.trace.kv_bytes_full = r.prompt_blocks * self._mesh.fleet.block_bytes(pool)
             if pool is pools[-1] or self._has_road(now, r):
@@ -111,13 +116,16 @@ class Gate:
         wish = self._sources.wish(now, r, len(r.log))
         return isinstance(self._mesh.placement.plan(now, r.pool, wish), Plan)
 
-    def _fit(self, spec: GenerationRequest) -> Sampling:
-        """The sampling settings, shortened to what the largest context leaves room for."""
-        context = self._mesh.fleet.max_context()
-        if not context or spec.sampling.max_pos <= context:
-            return spec.sampling
-        if len(spec.ids) >= context:
-            raise InvalidRequest(
-                f"the prompt has {len(spec.ids)} tokens; prompt and answer together may have {context}"
+    def _check_length(self, spec: GenerationRequest) -> None:
+        """Refuse at once what no main decode could ever finish."""
+        context, whole, length = (
+            self._mesh.fleet.max_context(spec.model),
+            spec.sampling.max_pos,
+            len(spec.ids),
+        )
+        if context and whole > context:
+            raise ContextTooLong(
+                f"prompt and answer together may have {context} tokens here, the most that a main decode "
+                f"worker's context and pool hold, and the request has {whole} ({length} in the prompt, "
+                f"{whole - length} in the answer)"
             )
-        return msgspec.structs.replace(spec.sampling, max_pos=context)

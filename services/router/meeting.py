@@ -1,11 +1,12 @@
-"""Introduces workers to one another: each is told whom the router knows, so that the ones that joined later
-are dialled.
+"""Introduces the workers of a pool to one another: each is told whom the router knows, so that the ones that
+joined later are dialled. Those of another pool never hear of them.
 """
 
 from __future__ import annotations
 
 from services.router.fleet import Fleet
 from services.router.mesh import Mesh
+from services.router.worker import PoolKey
 from shared.wire.messages import Peers
 
 
@@ -18,8 +19,14 @@ class Meeting:
 
     def changed(self) -> None:
         """A worker has joined, left, or has another address."""
-        message = _peers(self._mesh.fleet)
+        messages: dict[PoolKey, Peers] = {}
         for worker in self._mesh.fleet.all():
+            pool = worker.pool
+            if pool is None:
+                continue
+            message = messages.get(pool)
+            if message is None:
+                message = messages[pool] = _peers(self._mesh.fleet, pool)
             if message.nodes and self._told.get(worker.node) != message:
                 self._told[worker.node] = message
                 self._mesh.send(worker.node, message)
@@ -29,8 +36,12 @@ class Meeting:
         self._told.pop(node, None)
 
 
-def _peers(fleet: Fleet) -> Peers:
-    known = [worker for worker in fleet.all() if worker.announce is not None and worker.announce.kv_address]
+def _peers(fleet: Fleet, pool: PoolKey) -> Peers:
+    known = [
+        worker
+        for worker in fleet.all()
+        if worker.pool == pool and worker.announce is not None and worker.announce.kv_address
+    ]
     return Peers(
         tuple(
             (worker.node, worker.role, worker.peer.datacenter, worker.announce.kv_address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from services.router.mesh import Mesh
@@ -10,17 +11,22 @@ from shared.policy.pipeline import Pipeline
 from shared.wire.messages import Role
 
 
-def readiness(mesh: Mesh, *, draining: bool) -> dict[str, Any]:
-    """JSON-ready: `ready` is true where some pipeline can take a request."""
+def readiness(mesh: Mesh, *, draining: bool, models: Sequence[str] = ()) -> dict[str, Any]:
+    """JSON-ready: `ready` is true where some pipeline can take a request; `models` says so of each served
+    name."""
     fleet = mesh.fleet
-    pools = [_pool(mesh, pool) for pool in fleet.pools()]
-    possible = any(any(road["possible"] for road in pool["pipelines"].values()) for pool in pools)
+    names = sorted(models or fleet.models())
+    pools = [_pool(mesh, pool, names) for pool in fleet.pools()]
+    able = {name for pool in pools if _possible(pool) for name in pool["models"]}
     reasons = [] if fleet.all() else ["no worker has joined"]
+    if fleet.all() and len(names) > 1:
+        reasons += [f"{name}: no pipeline is possible" for name in names if name not in able]
     if draining:
         reasons.append("this router is shutting down")
     return {
-        "ready": possible and not draining,
+        "ready": bool(able) and not draining,
         "reasons": reasons,
+        "models": {name: name in able for name in names},
         "pools": pools,
         "workers": [_worker(worker) for worker in sorted(fleet.all(), key=lambda one: one.node)],
     }
@@ -31,7 +37,9 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "node": worker.node,
         "role": str(worker.role),
         "datacenter": worker.peer.datacenter,
-        "usable": worker.announce is not None and not worker.suspect and not worker.announce.draining,
+        "model": "" if worker.announce is None else worker.announce.model,
+        "usable": _usable(worker),
+        "misfit": worker.misfit,
         "suspect": worker.suspect,
         "draining": worker.announce is not None and worker.announce.draining,
         "breaker": str(worker.breaker.state),
@@ -40,10 +48,15 @@ def _worker(worker: Worker) -> dict[str, Any]:
 
 
 def _usable(worker: Worker) -> bool:
-    return not worker.suspect and worker.announce is not None and not worker.announce.draining
+    announce = worker.announce
+    return not (worker.suspect or worker.misfit or announce is None or announce.draining)
 
 
-def _pool(mesh: Mesh, pool: PoolKey) -> dict[str, Any]:
+def _possible(pool: dict[str, Any]) -> bool:
+    return any(road["possible"] for road in pool["pipelines"].values())
+
+
+def _pool(mesh: Mesh, pool: PoolKey, names: Sequence[str]) -> dict[str, Any]:
     """The pipelines of one pool. Pairs count only where the two workers have a KV session."""
     fleet = mesh.fleet
     by_role = {
@@ -66,6 +79,7 @@ def _pool(mesh: Mesh, pool: PoolKey) -> dict[str, Any]:
         Pipeline.P_RLD: no_relay or ("" if mesh.policy.singular else "singular requests are switched off"),
     }
     return {
+        "models": [name for name in names if pool in fleet.pools(name)],
         "fingerprint": pool.fingerprint,
         "block_tokens": pool.block_tokens,
         "pipelines": {

@@ -48,6 +48,11 @@ class GenerationRequest:
     trace: str = ""
     """Opaque trace context that travels in the messages."""
 
+    @property
+    def kind(self) -> str:
+        """Whose answers, of which model, tell how long this one may get."""
+        return f"{self.model}\n{self.tenant}"
+
 
 @dataclass(frozen=True, slots=True)
 class Tokens:

@@ -6,6 +6,7 @@ Loads the tokenizer and no weights: it runs without torch. Decides nothing itsel
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -17,21 +18,22 @@ from services.router.core import RouterCore
 from services.router.front.admin import admin_routes
 from services.router.front.app import Front, create_app
 from services.router.front.keys import Keys, read_keys
-from services.router.front.tokens import load_tokenizer
+from services.router.front.models import Served
+from services.router.front.tokens import Tokenizer, load_tokenizer
 from services.router.lines import Line
 from services.router.picture import Picture
 from services.router.streams import Streams
 from shared.engine.fingerprint import template_fingerprint
 from shared.errors import ConfigError
 from shared.runtime.metrics import make_registry
-from shared.runtime.settings import MeshConfig, NodeConfig, split_address
+from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig, split_address
 from shared.runtime.web import WebServer
 from shared.transport.endpoint import Endpoint
 from shared.transport.security import is_loopback
 from shared.wire.handshake import Identity
 from shared.wire.messages import Role
 from shared.wire.port import Instruction
-from shared.worker.links import key_file, line_specs, mesh_key, route_to, served_name, tls_files
+from shared.worker.links import key_file, line_specs, mesh_key, route_to, tls_files
 
 _RTT_EVERY = 1.0
 """Seconds between looks at the round trips that the links have measured."""
@@ -43,11 +45,12 @@ class RouterService:
     def __init__(self, mesh: MeshConfig, node: NodeConfig) -> None:
         self._mesh = mesh
         self._node = node
-        self._model = Path(mesh.model.path).expanduser()
         self._changed = asyncio.Event()
         self._log = structlog.get_logger()
         specs = line_specs(mesh)
         incarnation = secrets.randbits(63) + 1
+        templates = {model.served: template_fingerprint(model.path) for model in mesh.served}
+        template, *others = dict.fromkeys(templates.values())
         self.core = _Watched(
             node.name,
             node.datacenter,
@@ -56,6 +59,7 @@ class RouterService:
             worker=mesh.policy.worker,
             link=mesh.policy.link,
             lines=[Line(spec.name, spec.between, spec.rate, spec.rtt) for spec in specs],
+            templates=templates,
         )
         self._endpoint = Endpoint(
             Identity(
@@ -63,7 +67,8 @@ class RouterService:
                 role=Role.ROUTER,
                 datacenter=node.datacenter,
                 incarnation=incarnation,
-                template=template_fingerprint(mesh.model.path),
+                template=template,
+                templates=tuple(others),
             ),
             self.core,
             mesh.policy.link,
@@ -77,20 +82,18 @@ class RouterService:
         self.core.after = self._after
 
     async def start(self) -> None:
-        """Load the tokenizer, listen for workers, then for clients."""
+        """Load the tokenizers, listen for workers, then for clients."""
         mesh, node = self._mesh, self._node
-        tokenizer = await asyncio.to_thread(load_tokenizer, self._model)
+        models = [await self._served(model) for model in mesh.served]
         self.port = await self._endpoint.listen(*split_address(node.listen, f"nodes.{node.name}.listen"))
         host, port = split_address(node.http, f"nodes.{node.name}.http")
         self._accepted = self._keys(host)
         front = Front(
             generator=self.streams,
-            tokenizer=tokenizer,
-            model=served_name(mesh),
+            models=models,
             registry=make_registry(self.numbers, node=node.name, role=node.role),
             ready=self.core.ready,
             healthy=lambda: "",
-            max_context=self.core.max_context,
             keys=self._accepted,
             http=mesh.http,
             policy=mesh.policy.router,
@@ -109,7 +112,18 @@ class RouterService:
             slow_client=mesh.policy.router.slow_client,
         )
         self.http_port = await self._web.start()
-        self._log.info("listening", port=self.port, http=self.http_port, model=served_name(mesh))
+        names = [model.name for model in models]
+        self._log.info("listening", port=self.port, http=self.http_port, models=names)
+
+    async def _served(self, model: ModelConfig) -> Served:
+        """A model's name and tokenizer, and what the core says of it."""
+        name = model.served
+        return Served(
+            name=name,
+            tokenizer=await asyncio.to_thread(_tokenizer, model.path),
+            max_context=lambda: self.core.max_context(name),
+            fingerprint=lambda: _short(self.core.fingerprint(name)),
+        )
 
     async def run(self) -> None:
         """Bring the measured round trips to the core until cancelled."""
@@ -182,6 +196,15 @@ class RouterService:
         """Something has happened in the core: events may wait, or the drain may be over."""
         self.streams.deliver()
         self._changed.set()
+
+
+def _tokenizer(path: str) -> Tokenizer:
+    return load_tokenizer(Path(path).expanduser())
+
+
+def _short(fingerprint: str) -> str:
+    """What answers show of a model's fingerprint."""
+    return f"fp_{hashlib.sha256(fingerprint.encode()).hexdigest()[:12]}" if fingerprint else ""
 
 
 class _Watched(RouterCore):

@@ -76,6 +76,7 @@ class Worker:
     breaker: Breaker
     announce: Announce | None = None
     report: LoadReport | None = None
+    misfit: str = ""  # why this router cannot use it at all
     suspect: bool = False
     seen: bool = False  # its cache was once reported whole
     progress_at: float = 0.0  # last sign that its engine makes steps
@@ -96,15 +97,30 @@ class Worker:
 
     @property
     def pool(self) -> PoolKey | None:
-        """None until it has announced itself."""
-        if self.announce is None:
+        """None until it has announced itself, and where this router cannot use it."""
+        if self.announce is None or self.misfit:
             return None
         return PoolKey(self.announce.fingerprint, self.announce.layout, self.announce.block_tokens)
+
+    def serves(self, model: str) -> bool:
+        """Whether it runs the model of a served name ("": any)."""
+        return self.announce is not None and not self.misfit and model in ("", self.announce.model)
+
+    def most_tokens(self) -> int:
+        """Tokens that one request may have here at most: by the model, and by the pool, of which a block is
+        kept for what a new owner recomputes. The id drawn last has no KV.
+        """
+        announce = self.announce
+        if announce is None:
+            return 0
+        return min(announce.max_context, (announce.pool_blocks - 1) * announce.block_tokens + 1)
 
     def why_not(self, now: float) -> str | None:
         """Why it gets no new work; None where it may."""
         if self.announce is None:
             return "has not announced itself"
+        if self.misfit:
+            return self.misfit
         if self.suspect:
             return "silent"
         if self.announce.draining:
@@ -181,6 +197,10 @@ class Worker:
         if self.report is None:
             return self.since.requests
         return max(0, self.report.running + self.report.queued - self.aside.requests) + self.since.requests
+
+    def taken(self) -> int:
+        """Requests that run or wait there, or are on their way from this router."""
+        return max(self.load(), sum(placed.request for placed in self.placed.values()))
 
     def unsent(self, line: str) -> int:
         """Bytes it has still to send over a line."""

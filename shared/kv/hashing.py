@@ -10,7 +10,7 @@ from __future__ import annotations
 import array
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 HASH_BYTES = 16
 
@@ -60,3 +60,8 @@ def chain_hashes(
         parent = blake(packed[at : at + step], digest_size=HASH_BYTES, key=parent).digest()
         hashes.append(parent)
     return hashes
+
+
+def set_digest(hashes: Iterable[bytes]) -> bytes:
+    """16 bytes that are equal where two sets of hashes are, in whatever order they come."""
+    return hashlib.blake2b(b"".join(sorted(hashes)), digest_size=HASH_BYTES, person=b"pdd-set").digest()

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from shared.runtime.reading import Problem
-from shared.runtime.settings import MeshConfig, NodeConfig, split_address
+from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig, split_address
 
 _LEAST_KEY = 16
 _IPV4 = Path("/proc/sys/net/ipv4")
@@ -20,7 +20,7 @@ _IPV4 = Path("/proc/sys/net/ipv4")
 
 def local_problems(mesh: MeshConfig, node: NodeConfig) -> Iterator[Problem]:
     """What would keep `node` from serving here."""
-    yield from _model(mesh, node)
+    yield from _models(mesh, node)
     yield from _keys(mesh, node)
     yield from _certificates(mesh)
     yield from _addresses(mesh, node)
@@ -44,17 +44,24 @@ def local_notes(mesh: MeshConfig, node: NodeConfig, settings: Path = _IPV4) -> I
                 )
 
 
-def _model(mesh: MeshConfig, node: NodeConfig) -> Iterator[Problem]:
-    directory = Path(mesh.model.path).expanduser()
+def _models(mesh: MeshConfig, node: NodeConfig) -> Iterator[Problem]:
+    """A router's models, all of them; a worker's own."""
+    for index, model in enumerate(mesh.served):
+        if node.role == "router" or model == mesh.model_of(node):
+            path = f"models[{index}].path" if mesh.models else "model.path"
+            yield from _model(model, path, weights=model.engine == "torch" and node.role != "router")
+
+
+def _model(model: ModelConfig, path: str, *, weights: bool) -> Iterator[Problem]:
+    directory = Path(model.path).expanduser()
     if not directory.is_dir():
-        yield Problem("model.path", f"{directory} is no directory on this machine")
+        yield Problem(path, f"{directory} is no directory on this machine")
         return
-    weights = mesh.model.engine == "torch" and node.role != "router"
     for name in ("tokenizer.json", "config.json") if weights else ("tokenizer.json",):
         if not (directory / name).is_file():
-            yield Problem("model.path", f"{directory} holds no {name}; is it a Hugging Face directory?")
+            yield Problem(path, f"{directory} holds no {name}; is it a Hugging Face directory?")
     if weights and not any(directory.glob("*.safetensors")):
-        yield Problem("model.path", f"{directory} holds no *.safetensors: a worker needs the weights")
+        yield Problem(path, f"{directory} holds no *.safetensors: a worker needs the weights")
 
 
 def _keys(mesh: MeshConfig, node: NodeConfig) -> Iterator[Problem]:

@@ -12,7 +12,14 @@ import msgspec
 
 from shared.errors import ConfigError
 from shared.runtime.reading import Problem, did_you_mean
-from shared.runtime.settings import LineConfig, MeshConfig, NodeConfig, RouteConfig, split_address
+from shared.runtime.settings import (
+    LineConfig,
+    MeshConfig,
+    ModelConfig,
+    NodeConfig,
+    RouteConfig,
+    split_address,
+)
 
 _ANY_HOST = ("0.0.0.0", "::", "")
 
@@ -27,7 +34,7 @@ def mesh_problems(mesh: MeshConfig) -> Iterator[Problem]:
         yield from _line(mesh, line, index)
     for index, route in enumerate(mesh.routes):
         yield from _route(mesh, route, index)
-    yield from _model(mesh)
+    yield from _models(mesh)
     yield from _security(mesh)
     yield from _policy(mesh)
 
@@ -57,7 +64,8 @@ def _node(mesh: MeshConfig, node: NodeConfig, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.datacenter", _not_one_of(node.datacenter, datacenters, "a datacenter"))
     if node.role == "router" and not node.http:
         yield Problem(f"{path}.http", "a router needs host:port for its clients")
-    if node.slowdown != 1 and mesh.model.engine != "synthetic":
+    yield from _model_of(mesh, node, path)
+    if node.slowdown != 1 and all(model.engine != "synthetic" for model in _own(mesh, node)):
         yield Problem(f"{path}.slowdown", "only the synthetic engine can be slowed down; leave it out")
     listen = yield from _address(f"{path}.listen", node.listen)
     address = (yield from _address(f"{path}.address", node.address)) if node.address else None
@@ -141,11 +149,50 @@ def _route(mesh: MeshConfig, route: RouteConfig, index: int) -> Iterator[Problem
         yield Problem(f"{path}.address", f"{route.address} names no port to dial")
 
 
-def _model(mesh: MeshConfig) -> Iterator[Problem]:
-    model = mesh.model
+def _model_of(mesh: MeshConfig, node: NodeConfig, path: str) -> Iterator[Problem]:
+    """Which model a node runs."""
+    known = [model.served for model in mesh.served]
+    if node.role == "router":
+        if node.model:
+            yield Problem(f"{path}.model", "a router serves all models; leave it out")
+    elif node.model:
+        if node.model not in known:
+            yield Problem(f"{path}.model", _not_one_of(node.model, known, "a model"))
+    elif len(known) > 1:
+        yield Problem(f"{path}.model", f"is needed: this file has several models ({', '.join(known)})")
+
+
+def _own(mesh: MeshConfig, node: NodeConfig) -> list[ModelConfig]:
+    """What a node runs: every model where that is not clear."""
+    served = mesh.served
+    return [model for model in served if model.served == node.model] or list(served)
+
+
+def _models(mesh: MeshConfig) -> Iterator[Problem]:
+    if mesh.model is None and not mesh.models:
+        yield Problem("model", "is missing")
+    if mesh.model is not None and mesh.models:
+        yield Problem("models", "goes instead of [model]: name every model in [[models]]")
+    places = [("model", mesh.model)] if mesh.model is not None else []
+    places += [(f"models[{index}]", model) for index, model in enumerate(mesh.models)]
+    seen: dict[tuple[object, ...], str] = {}
+    for path, model in places:
+        yield from _model(mesh, model, path)
+        kind = "synthetic" if model.engine == "synthetic" else model.dtype
+        rows = (
+            (f"{path}.name", ("name", model.served), f"{model.served!r} is the name of"),
+            (f"{path}.path", (model.path, model.block_tokens, kind), "is the same pool of workers as"),
+        )
+        for place, key, text in rows:
+            first = seen.setdefault(key, path)
+            if first != path and model.path:
+                yield Problem(place, f"{text} {first} already")
+
+
+def _model(mesh: MeshConfig, model: ModelConfig, path: str) -> Iterator[Problem]:
     if model.max_context and model.max_context < model.block_tokens:
         yield Problem(
-            "model.max_context", f"{model.max_context} is less than one block of {model.block_tokens}"
+            f"{path}.max_context", f"{model.max_context} is less than one block of {model.block_tokens}"
         )
     step = 64 * model.block_tokens
     if model.engine == "synthetic" and mesh.synthetic.block_bytes % step:

@@ -16,7 +16,6 @@ from shared.runtime.settings import MeshConfig
 _CREDENTIALS = "$CREDENTIALS_DIRECTORY"
 # Keys that name files: section, keys.
 _FILES = (
-    ("model", ("path",)),
     ("security", ("key_file", "tls_cert", "tls_key", "tls_ca")),
     ("http", ("api_keys_file", "admin_key_file")),
 )
@@ -79,7 +78,11 @@ def _with_places(mesh: MeshConfig, directory: Path) -> MeshConfig:
         values = getattr(mesh, section)
         placed = {key: _place(getattr(values, key), directory) for key in keys if getattr(values, key)}
         sections[section] = msgspec.structs.replace(values, **placed)
-    return msgspec.structs.replace(mesh, **sections)
+    models = tuple(msgspec.structs.replace(one, path=_place(one.path, directory)) for one in mesh.models)
+    model = mesh.model
+    if model is not None:
+        model = msgspec.structs.replace(model, path=_place(model.path, directory))
+    return msgspec.structs.replace(mesh, model=model, models=models, **sections)
 
 
 def _place(name: str, directory: Path) -> str:

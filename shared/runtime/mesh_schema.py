@@ -25,6 +25,7 @@ def make_schema() -> dict[str, Any]:
         properties = schema["$defs"][kind.__name__]["properties"]
         texts = field_docs(kind)
         for key, entry in properties.items():
+            _without_null(entry)
             if key in texts:
                 entry["description"] = texts[key]
             entry |= _bounds(kind, key)
@@ -34,7 +35,16 @@ def make_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "mesh.toml",
     }
+    schema["$defs"]["MeshConfig"]["oneOf"] = [{"required": ["model"]}, {"required": ["models"]}]
     return head | schema
+
+
+def _without_null(entry: dict[str, Any]) -> None:
+    """A section that may be left out: TOML has no null, so its schema is the section's."""
+    kinds = [one for one in entry.get("anyOf", ()) if one != {"type": "null"}]
+    if len(kinds) == 1:
+        entry.clear()
+        entry |= kinds[0]
 
 
 def _bounds(kind: type[msgspec.Struct], key: str) -> dict[str, Any]:

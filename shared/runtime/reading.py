@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from types import UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -72,8 +73,9 @@ class Reader:
         item = item_of(kind)
         if item is not None:
             return self._array(item, raw, path)
-        if is_struct(kind):
-            return self.table(kind, raw, path)
+        section = struct_of(kind)
+        if section is not None:
+            return self.table(section, raw, path)
         if get_origin(kind) is Literal:
             choices = get_args(kind)
             if isinstance(raw, str) and raw in choices:
@@ -116,8 +118,8 @@ def walk_sections(kind: type[msgspec.Struct], path: str = "") -> Iterator[tuple[
         item = item_of(field.type)
         if item is not None:
             yield from walk_sections(item, f"{_join(path, field.name)}[]")
-        elif is_struct(field.type):
-            yield from walk_sections(field.type, _join(path, field.name))
+        elif (section := struct_of(field.type)) is not None:
+            yield from walk_sections(section, _join(path, field.name))
 
 
 def headline(path: str) -> str:
@@ -128,7 +130,14 @@ def headline(path: str) -> str:
 
 def is_struct(kind: Any) -> bool:
     """Whether a field is a table."""
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    return struct_of(kind) is not None
+
+
+def struct_of(kind: Any) -> Any:
+    """X where a field is a table X, or one that may be left out (`X | None`); else None."""
+    if get_origin(kind) is UnionType:
+        kind = next((one for one in get_args(kind) if one is not type(None)), None)
+    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
 
 
 def item_of(kind: Any) -> Any:
@@ -143,7 +152,11 @@ def _key_places(root: type[msgspec.Struct]) -> dict[str, str]:
     """Where keys and sections are: `max_running` -> [policy.worker], `router` -> [policy.router]. Those that
     are in several places are left out."""
     places: dict[str, set[str]] = {}
+    seen: set[type[msgspec.Struct]] = set()
     for path, section in walk_sections(root):
+        if section in seen:
+            continue  # another place for the same keys
+        seen.add(section)
         if "." in path:
             places.setdefault(path.rpartition(".")[2], set()).add(headline(path))
         for field in msgspec.structs.fields(section) if path else ():
@@ -154,9 +167,10 @@ def _key_places(root: type[msgspec.Struct]) -> dict[str, str]:
 
 def _stand_in(kind: Any) -> Any:
     """A value for a required key that is missing or unusable: empty."""
-    if is_struct(kind):
-        required = [field for field in msgspec.structs.fields(kind) if field.required]
-        return kind(**{field.name: _stand_in(field.type) for field in required})
+    section = struct_of(kind)
+    if section is not None:
+        required = [field for field in msgspec.structs.fields(section) if field.required]
+        return section(**{field.name: _stand_in(field.type) for field in required})
     if get_origin(kind) is tuple:
         arguments = get_args(kind)
         return () if arguments[-1] is Ellipsis else tuple(_stand_in(each) for each in arguments)

@@ -5,6 +5,7 @@ Knows nothing of files: `mesh_file` reads and checks. Behaviour's tunables are `
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -16,7 +17,8 @@ RoleName = Literal["router", "prefill", "relay", "main_decode"]
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[model]: what all workers of this mesh serve."""
+    """[model]: what all workers of this mesh serve; where there are several models, [[models]] stands for it
+    and each has workers of its own."""
 
     path: str
     """Hugging Face directory of the model, on every machine (a router reads its tokenizer and template
@@ -26,11 +28,16 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of weights, activations and KV."""
     block_tokens: int = 32
-    """Tokens per KV block; one value per mesh."""
+    """Tokens per KV block; one value for all workers of a model."""
     max_context: int = 0
     """Tokens of prompt and output together; 0: the model's own limit."""
     engine: Literal["torch", "synthetic"] = "torch"
     """`synthetic` is a timing model without weights: for tests of the mesh itself."""
+
+    @property
+    def served(self) -> str:
+        """The name that clients use."""
+        return self.name or Path(self.path).expanduser().name
 
 
 class SyntheticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,6 +67,9 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """What it does; decides which of the services runs it."""
     datacenter: str
     """The datacenter it stands in."""
+    model: str = ""
+    """Served name of the model that a worker runs; may be left out where the file has one. A router serves
+    all."""
     listen: str
     """host:port for mesh connections; port 0 takes a free one."""
     address: str = ""
@@ -184,7 +194,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class MeshConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole file."""
 
-    model: ModelConfig
+    model: ModelConfig | None = None
+    models: tuple[ModelConfig, ...] = ()
     datacenters: tuple[DatacenterConfig, ...]
     nodes: tuple[NodeConfig, ...]
     lines: tuple[LineConfig, ...] = ()
@@ -194,6 +205,22 @@ class MeshConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     security: SecurityConfig = SecurityConfig()
     http: HttpConfig = HttpConfig()
     logs: LogConfig = LogConfig()
+
+    @property
+    def served(self) -> tuple[ModelConfig, ...]:
+        """All models, in the file's order."""
+        return self.models if self.model is None else (self.model, *self.models)
+
+    def model_of(self, node: NodeConfig) -> ModelConfig:
+        """What a worker runs. Raises ConfigError where the file does not say."""
+        served = self.served
+        if len(served) == 1:
+            return served[0]
+        for model in served:
+            if model.served == node.model:
+                return model
+        known = ", ".join(model.served for model in served)
+        raise ConfigError(f"nodes.{node.name}.model", f"{node.model!r} is not one of the models ({known})")
 
     def node(self, name: str) -> NodeConfig:
         """The node called `name`. Raises ConfigError naming those there are."""

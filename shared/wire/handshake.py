@@ -28,7 +28,9 @@ from shared.wire.port import PeerInfo
 from shared.wire.proof import dialler_proof, listener_proof
 
 MIN_VERSION = 1
-MAX_VERSION = 1
+MAX_VERSION = 2
+"""1: the first. 2: routers of several models (`templates`), and digests of snapshots."""
+
 NONCE_BYTES = 16
 _SHOWN = 300  # characters of a value in a refusal
 
@@ -36,7 +38,7 @@ _ADVICE = {
     "protocol version": "upgrade the older of the two nodes",
     "fingerprint": "serve the same model directory (weights, tokenizer, template) on both nodes",
     "layout": "use the same model.block_tokens and model.dtype on both nodes",
-    "template": "give the router the tokenizer and chat template of the workers' model",
+    "template": "name the workers' model, with the same tokenizer and chat template, in the router's mesh file",
     "key": "set the same security.key_file on both nodes",
     "node": "give every node its own name, and correct the address under which this one is dialled",
     "session": "open the control connection first",
@@ -45,7 +47,8 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a node says about itself. A router has no fingerprint and no layout."""
+    """What a node says about itself. A router has no fingerprint and no layout, and a template for each of
+    its models."""
 
     node: str
     role: Role
@@ -57,6 +60,17 @@ class Identity:
     layout_text: str = ""
     encodings: int = 0
     """Of chunks that it decodes beside those that come as they are: a bit for each."""
+    templates: tuple[str, ...] = ()
+    """Further ones of a router with several models."""
+    versions: tuple[int, int] = (MIN_VERSION, MAX_VERSION)
+    """The lowest and the highest protocol version that it speaks."""
+
+    def answer_to(self, template: str) -> tuple[str, tuple[str, ...]]:
+        """(template, further ones) for a peer with this template: one that knows no further ones compares the
+        first alone."""
+        own = (self.template, *self.templates)
+        first = template if template in own else self.template
+        return first, tuple(one for one in own if one != first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +149,9 @@ class Handshake:
         if len(theirs.nonce) != NONCE_BYTES:
             raise BadHeader(f"nonce of {len(theirs.nonce)} bytes; {NONCE_BYTES} are needed")
         if Role.ROUTER in (ours.role, theirs.role):
-            if theirs.template != ours.template:
-                raise self._refuse("template", ours.template, theirs.template)
+            here, there = (ours.template, *ours.templates), (theirs.template, *theirs.templates)
+            if not set(here) & set(there):
+                raise self._refuse("template", ", ".join(here), ", ".join(there))
             return
         if theirs.fingerprint != ours.fingerprint:
             raise self._refuse("fingerprint", ours.fingerprint, theirs.fingerprint)
@@ -165,8 +180,8 @@ class Dialler(Handshake):
         super().__init__(identity, key, nonce, State.WELCOME)
         self._node = node
         self._hello = Hello(
-            min_version=MIN_VERSION,
-            max_version=MAX_VERSION,
+            min_version=identity.versions[0],
+            max_version=identity.versions[1],
             node=identity.node,
             role=identity.role,
             datacenter=identity.datacenter,
@@ -180,6 +195,7 @@ class Dialler(Handshake):
             nonce=nonce,
             layout_text=identity.layout_text,
             session=session,
+            templates=identity.templates,
             encodings=identity.encodings,
         )
         self.hello = encode(self._hello)
@@ -198,8 +214,9 @@ class Dialler(Handshake):
 
     def _welcome(self, message: Message, header: bytes) -> list[bytes]:
         assert isinstance(message, Welcome)
-        if not MIN_VERSION <= message.version <= MAX_VERSION:
-            raise self._refuse("protocol version", f"{MIN_VERSION}-{MAX_VERSION}", str(message.version))
+        lowest, highest = self._identity.versions
+        if not lowest <= message.version <= highest:
+            raise self._refuse("protocol version", f"{lowest}-{highest}", str(message.version))
         if (self._key is None) != (message.proof == b""):
             raise self._refuse("key", _held(self._key), "set" if message.proof else "none")
         if self._key is not None and not hmac.compare_digest(
@@ -210,7 +227,7 @@ class Dialler(Handshake):
             raise self._refuse("node", self._node, message.node)
         self._compare(message)
         resumed = message.session == self._hello.session != 0
-        peer = PeerInfo(message.node, message.role, message.datacenter, message.incarnation, message.version)
+        peer = _peer(message, message.version)
         last_seq = message.last_seq if resumed else 0
         self.agreed = Agreed(peer, message.session, resumed, self._hello.bulk, last_seq, message.encodings)
         self.state = State.CONFIRM
@@ -237,14 +254,16 @@ class Listener(Handshake):
 
     def _on_hello(self, message: Message, header: bytes) -> list[bytes]:
         assert isinstance(message, Hello)
-        version = min(MAX_VERSION, message.max_version)
-        if version < max(MIN_VERSION, message.min_version):
+        lowest, highest = self._identity.versions
+        version = min(highest, message.max_version)
+        if version < max(lowest, message.min_version):
             theirs = f"{message.min_version}-{message.max_version}"
-            raise self._refuse("protocol version", f"{MIN_VERSION}-{MAX_VERSION}", theirs)
+            raise self._refuse("protocol version", f"{lowest}-{highest}", theirs)
         offer = self._offer(message)
         if offer is None:
             raise self._refuse("session", "none", str(message.session))
         identity = self._identity
+        template, templates = identity.answer_to(message.template)
         welcome = Welcome(
             version=version,
             node=identity.node,
@@ -253,12 +272,13 @@ class Listener(Handshake):
             incarnation=identity.incarnation,
             last_seq=offer.last_seq,
             fingerprint=identity.fingerprint,
-            template=identity.template,
+            template=template,
             layout=identity.layout,
             nonce=self._nonce,
             proof=b"",
             layout_text=identity.layout_text,
             session=offer.session,
+            templates=templates,
             encodings=identity.encodings,
         )
         if self._key is not None:
@@ -281,11 +301,15 @@ class Listener(Handshake):
             raise Unauthenticated(f"{hello.node}: {refusal}")
         self._compare(hello)
         resumed = welcome.session == hello.session != 0
-        peer = PeerInfo(hello.node, hello.role, hello.datacenter, hello.incarnation, welcome.version)
+        peer = _peer(hello, welcome.version)
         last_seq = hello.last_seq if resumed else 0
         self.agreed = Agreed(peer, welcome.session, resumed, hello.bulk, last_seq, hello.encodings)
         self.state = State.OPEN
         return []
+
+
+def _peer(said: Hello | Welcome, version: int) -> PeerInfo:
+    return PeerInfo(said.node, said.role, said.datacenter, said.incarnation, version, said.template)
 
 
 def _held(key: bytes | None) -> str:

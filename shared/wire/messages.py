@@ -19,6 +19,7 @@ Amount = Annotated[float, msgspec.Meta(ge=0)]  # never negative, never NaN
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 Bytes16 = Annotated[bytes, msgspec.Meta(max_length=16)]  # a ticket, a digest or a nonce, or b""
 Proof32 = Annotated[bytes, msgspec.Meta(max_length=32)]
+Grammar = Annotated[str, msgspec.Meta(max_length=131_072)]
 
 
 class Rid(NamedTuple):
@@ -72,6 +73,7 @@ class FailReason(enum.StrEnum):
     NAN = "nan"
     TIMEOUT = "timeout"  # the worker's own backstop timer
     INTERNAL = "internal"
+    GRAMMAR = "grammar"  # the request's grammar cannot be compiled or followed: no worker can
 
 
 class RefuseReason(enum.StrEnum):
@@ -100,7 +102,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     min_tokens: Nat = 0  # stop ids cannot be drawn before this many output ids
     stop_ids: tuple[Nat, ...] = ()  # every id that ends the request, eos included (unless ignore_eos)
     logprobs: int = -1  # -1: none; 0: the drawn id's; k: the k best beside it
-    grammar: str = ""  # "": none; else a serialised grammar, replayed over the log by each owner
+    grammar: Grammar = ""  # "": none; else llguidance's text, followed along the log by each owner
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -131,6 +133,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     nonce: Bytes16  # 16 random bytes for the key challenge
     layout_text: str = ""  # readable form, for refusals
     session: Nat = 0  # number of the session to go on with; 0: none
+    templates: tuple[str, ...] = ()  # further ones of a router with several models (version 2)
     encodings: Nat = 0  # of chunks that this side decodes, a bit for each
 
 
@@ -150,6 +153,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     proof: Proof32  # HMAC over the Hello and this side's nonce; b"" without a key
     layout_text: str = ""
     session: Nat = 0  # the session in force: the Hello's where it goes on, else a new number
+    templates: tuple[str, ...] = ()  # as the Hello's
     encodings: Nat = 0  # as the Hello's
 
 
@@ -234,7 +238,7 @@ class KvEvents(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    pass
+    digest: bool = False  # a SnapshotDigest will do; version 1 answers with a Snapshot all the same
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=14):
@@ -242,6 +246,14 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
     seq: Nat
     count: Nat
+
+
+class SnapshotDigest(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """All published hashes after event `seq`, as their digest (`shared.kv.hashing.set_digest`)."""
+
+    seq: Nat
+    count: Nat
+    digest: Bytes16
 
 
 class Drain(msgspec.Struct, frozen=True, array_like=True, tag=15):
@@ -456,7 +468,18 @@ class First(msgspec.Struct, frozen=True, array_like=True, tag=43):
 
 
 Link = Hello | Welcome | Proof | Reject | Ping | Pong | Goodbye
-Mesh = Announce | LoadReport | KvEvents | SnapshotRequest | Snapshot | Drain | LineShare | Flush | Peers
+Mesh = (
+    Announce
+    | LoadReport
+    | KvEvents
+    | SnapshotRequest
+    | Snapshot
+    | Drain
+    | LineShare
+    | Flush
+    | Peers
+    | SnapshotDigest
+)
 Request = (
     Admit
     | Admitted

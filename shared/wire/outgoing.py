@@ -134,7 +134,7 @@ def _keys(message: Message) -> tuple[Hashable, ...]:
     match message:
         case m.TokensOut():
             return tuple(row.rid for row in message.rows)
-        case m.KvEvents() | m.Snapshot() | m.SnapshotRequest():
+        case m.KvEvents() | m.Snapshot() | m.SnapshotDigest() | m.SnapshotRequest():
             return ("index",)
         case m.Announce() | m.LoadReport() | m.Drain() | m.LineShare() | m.Flush() | m.Peers():
             return ("worker",)

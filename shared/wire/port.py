@@ -22,6 +22,8 @@ class PeerInfo:
     datacenter: str
     incarnation: int
     version: int = 1
+    template: str = ""
+    """Tokenizer-and-template part of a worker's fingerprint; "" where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

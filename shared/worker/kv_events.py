@@ -4,7 +4,8 @@ request.
 
 from __future__ import annotations
 
-from shared.wire.messages import KvEvents, Snapshot
+from shared.kv.hashing import set_digest
+from shared.wire.messages import KvEvents, Snapshot, SnapshotDigest
 from shared.worker.worker_site import Site
 
 
@@ -27,3 +28,8 @@ class KvEventLog:
         """Send all published hashes, as after the last change told."""
         hashes = self._site.pool.hashes()
         self._site.outbox.send(router, Snapshot(self.seq, len(hashes)), b"".join(hashes))
+
+    def digest(self, router: str) -> None:
+        """Send their digest alone: for a router that compares what it knows."""
+        hashes = self._site.pool.hashes()
+        self._site.outbox.send(router, SnapshotDigest(self.seq, len(hashes), set_digest(hashes)))

@@ -10,11 +10,6 @@ from shared.transport.line import LineSpec
 from shared.transport.security import TlsFiles
 
 
-def served_name(mesh: MeshConfig) -> str:
-    """The model's name for clients."""
-    return mesh.model.name or Path(mesh.model.path).expanduser().name
-
-
 def line_specs(mesh: MeshConfig) -> list[LineSpec]:
     """The mesh file's lines as the transport takes them: bytes and seconds."""
     return [

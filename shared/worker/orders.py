@@ -26,7 +26,7 @@ class Orders:
             m.Resume: self._resume,
             m.Drain: lambda _now, _node, message, _payload: self.drain(message.on),
             m.Flush: lambda _now, _node, _message, _payload: self._site.pool.clear_cached(),
-            m.SnapshotRequest: lambda _now, node, _message, _payload: rooms.kv_events.snapshot(node),
+            m.SnapshotRequest: self._snapshot,
             m.Peers: lambda _now, _node, message, _payload: rooms.meeting.on_peers(message),
             m.LineShare: lambda _now, _node, _message, _payload: None,  # the transport's
         }
@@ -52,6 +52,10 @@ class Orders:
             self._site.count("unexpected_messages_total")
             return
         handler(now, node, message, payload)
+
+    def _snapshot(self, _now: float, node: str, message: m.SnapshotRequest, _payload: bytes) -> None:
+        events = self._rooms.kv_events
+        (events.digest if message.digest else events.snapshot)(node)
 
     def _peers_own(self, node: str, rid: m.Rid) -> bool:
         """Whether a request is another live router's: only that one decides about it."""

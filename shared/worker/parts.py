@@ -14,9 +14,8 @@ from shared.engine.fingerprint import Fingerprint, fingerprint, template_fingerp
 from shared.engine.synthetic import SyntheticRunner, SyntheticTiming
 from shared.errors import ConfigError, ModelError
 from shared.kv.layout import full_attention
-from shared.runtime.settings import MeshConfig, NodeConfig
+from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig
 from shared.wire.messages import Announce, Role
-from shared.worker.links import served_name
 
 _SYNTHETIC_CONTEXT = 1 << 20
 
@@ -32,19 +31,20 @@ class Built:
 
 def build(mesh: MeshConfig, node: NodeConfig) -> Built:
     """Load the model, or make the synthetic one. Raises ModelError or ConfigError."""
-    if mesh.model.engine == "synthetic":
-        return _synthetic(mesh, node)
+    model = mesh.model_of(node)
+    if model.engine == "synthetic":
+        return _synthetic(mesh, node, model)
     # Torch is needed only by processes that compute with it.
     from shared.engine.loading import load_runner
 
     began = time.monotonic()
-    directory = Path(mesh.model.path).expanduser()
+    directory = Path(model.path).expanduser()
     prints = fingerprint(directory)
     runner = load_runner(
         directory,
-        dtype=mesh.model.dtype,
+        dtype=model.dtype,
         kv_blocks=node.pool_blocks,
-        block_tokens=mesh.model.block_tokens,
+        block_tokens=model.block_tokens,
         threads=node.threads or 1,
         device=node.device,
         most_running=mesh.policy.worker.max_running,
@@ -52,11 +52,11 @@ def build(mesh: MeshConfig, node: NodeConfig) -> Built:
     structlog.get_logger().info(
         "model loaded", path=str(directory), seconds=round(time.monotonic() - began, 2)
     )
-    return Built(runner, prints, _context(mesh, runner.max_context))
+    return Built(runner, prints, _context(model, runner.max_context))
 
 
-def _synthetic(mesh: MeshConfig, node: NodeConfig) -> Built:
-    block_tokens = mesh.model.block_tokens
+def _synthetic(mesh: MeshConfig, node: NodeConfig, model: ModelConfig) -> Built:
+    block_tokens = model.block_tokens
     token_bytes, rest = divmod(mesh.synthetic.block_bytes, block_tokens)
     if rest or token_bytes % 64:
         advice = f"give a multiple of {64 * block_tokens}"
@@ -68,10 +68,10 @@ def _synthetic(mesh: MeshConfig, node: NodeConfig) -> Built:
         step=node.slowdown * mesh.synthetic.step_ms / 1e3,
         token=node.slowdown / mesh.synthetic.prefill_tokens_per_second,
     )
-    vocab = _vocab(Path(mesh.model.path).expanduser())
+    vocab = _vocab(Path(model.path).expanduser())
     runner = SyntheticRunner(layout, node.pool_blocks, vocab=vocab, timing=timing, sleep=time.sleep)
-    template = template_fingerprint(mesh.model.path)
-    return Built(runner, Fingerprint(f"synthetic-{template}", template), _context(mesh, _SYNTHETIC_CONTEXT))
+    template = template_fingerprint(model.path)
+    return Built(runner, Fingerprint(f"synthetic-{template}", template), _context(model, _SYNTHETIC_CONTEXT))
 
 
 def _vocab(directory: Path) -> int:
@@ -86,10 +86,10 @@ def _vocab(directory: Path) -> int:
     return vocab
 
 
-def _context(mesh: MeshConfig, limit: int) -> int:
-    if mesh.model.max_context > limit:
-        raise ConfigError("model.max_context", f"{mesh.model.max_context} is more than the model's {limit}")
-    return mesh.model.max_context or limit
+def _context(model: ModelConfig, limit: int) -> int:
+    if model.max_context > limit:
+        raise ConfigError("model.max_context", f"{model.max_context} is more than the model's {limit}")
+    return model.max_context or limit
 
 
 def first_announce(mesh: MeshConfig, node: NodeConfig, built: Built) -> Announce:
@@ -97,7 +97,7 @@ def first_announce(mesh: MeshConfig, node: NodeConfig, built: Built) -> Announce
     layout = built.runner.layout
     return Announce(
         role=Role(node.role),
-        model=served_name(mesh),
+        model=mesh.model_of(node).served,
         block_tokens=layout.block_tokens,
         bytes_per_block=layout.block_bytes,
         pool_blocks=node.pool_blocks,

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message
 
 from services.router.front.app import Front, create_app
 from services.router.front.keys import Keys
+from services.router.front.models import Served
 from services.router.front.tokens import Tokenizer
 from shared.policy.config import RouterPolicy
 from shared.runtime.settings import HttpConfig
@@ -35,19 +36,26 @@ class Door:
     state: dict[str, Any] = field(default_factory=lambda: {"ready": True, "pipelines": {"MD": "ok"}})
     sick: str = ""
     max_context: int = 4096
+    others: dict[str, Tokenizer] = field(default_factory=dict)
+    """Further models by name."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
         self.app: ASGIApp = create_app(
             Front(
                 generator=self.generator,
-                tokenizer=self.tokenizer,
-                model=MODEL,
+                models=[
+                    Served(
+                        name=name,
+                        tokenizer=tokenizer,
+                        max_context=lambda: self.max_context,
+                        fingerprint=lambda: "fp_test",
+                    )
+                    for name, tokenizer in {MODEL: self.tokenizer, **self.others}.items()
+                ],
                 registry=self.registry,
                 ready=lambda: self.state,
                 healthy=lambda: self.sick,
-                max_context=lambda: self.max_context,
-                fingerprint="fp_test",
                 keys=self.keys,
                 http=self.http,
                 policy=self.policy,

@@ -1,5 +1,5 @@
-"""The smaller endpoints: plain completions, ids and texts, the model's card. Knows nothing of routes,
-headers' names or sockets."""
+"""The smaller endpoints: plain completions, ids and texts. Knows nothing of routes, headers' names or
+sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.router.front.delivery import json_response
 from services.router.front.intake import Call
 from services.router.front.openai import CompletionAsk, DetokenizeAsk, TokenizeAsk
 from services.router.front.prompts import Prompt, Style
-from services.router.front.replies import DetokenizeAnswer, ModelCard, ModelList, TokenizeAnswer
+from services.router.front.replies import DetokenizeAnswer, TokenizeAnswer
 from services.router.front.runs import Plan, Runs, headers_for
 from shared.errors import InvalidRequest
 
@@ -64,7 +64,6 @@ class Endpoints:
 
     async def tokenize(self, _receive: Receive, call: Call, ask: TokenizeAsk) -> Response:
         """Ids of a text or of messages, in vLLM's shape."""
-        self._runs.check_model(ask.model)
         if (ask.prompt is None) == (ask.messages is None):
             raise InvalidRequest("prompt: send either prompt or messages", "prompt")
         limit = self._runs.context()
@@ -88,7 +87,6 @@ class Endpoints:
 
     async def detokenize(self, _receive: Receive, call: Call, ask: DetokenizeAsk) -> Response:
         """Text of ids, in vLLM's shape."""
-        self._runs.check_model(ask.model)
         size = self._runs.limits().vocab_size
         for at, token in enumerate(ask.tokens):
             if not 0 <= token < size:
@@ -98,16 +96,3 @@ class Endpoints:
                 )
         text = self._prompts.tokenizer.decode(ask.tokens)
         return json_response(DetokenizeAnswer(prompt=text), headers_for(call))
-
-    def models(self, call: Call, _name: str) -> Response:
-        """The one model that is served."""
-        return json_response(ModelList(data=[self._card()]), headers_for(call))
-
-    def model_card(self, call: Call, name: str) -> Response:
-        """One model by name."""
-        self._runs.check_model(name)
-        return json_response(self._card(), headers_for(call))
-
-    def _card(self) -> ModelCard:
-        runs = self._runs
-        return ModelCard(id=runs.model, created=runs.started, max_model_len=runs.context())

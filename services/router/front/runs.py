@@ -25,7 +25,7 @@ from services.router.front.reading.formats import Reading
 from services.router.front.sampling import Limits, build_sampling, check_length, output_room
 from services.router.front.unbuilt import refuse_unbuilt
 from services.router.requests import GenerationRequest
-from shared.errors import InvalidRequest, UnknownModel
+from shared.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Runs:
         prompts: Prompts,
         measures: Measures,
         model: str,
-        fingerprint: str | None,
+        fingerprint: Callable[[], str],
         max_context: Callable[[], int],
         max_choices: int,
         pace: Pace,
@@ -92,16 +92,10 @@ class Runs:
     def check(self, ask: Ask) -> None:
         """What every body has to keep."""
         refuse_unbuilt(ask)
-        self.check_model(ask.model)
         if ask.stream_options is not None and not ask.stream:
             raise InvalidRequest("stream_options: needs stream to be true; leave it out", "stream_options")
         if (ask.n or 1) > self.max_choices:
             raise InvalidRequest(f"n: {ask.n} is above the {self.max_choices} choices served at once", "n")
-
-    def check_model(self, name: str | None) -> None:
-        """Refuse any model but the one that is served."""
-        if name is not None and name != self.model:
-            raise UnknownModel(f"model: {name[:200]!r} is not served here; {self.model!r} is", "model")
 
     def context(self) -> int:
         """Tokens of prompt and answer together: what the workers serve, the model's own while none is
@@ -123,7 +117,7 @@ class Runs:
     def run(self, call: Call, ask: Ask, prompts: Sequence[Prompt], plan: Plan, kind: str) -> Run:
         """A generation that has not started. `kind`: what its name begins with."""
         told = ask.stream_options is not None and bool(ask.stream_options.include_usage)
-        head = Head(self.new_id(kind), int(self._wall()), self.model, self._fingerprint)
+        head = Head(self.new_id(kind), int(self._wall()), self.model, self._fingerprint() or None)
         shape = Shape(plan.logprobs, told, bool(ask.return_token_ids), call.trace)
         return Run(self._generation(call, ask, prompts, plan), head, shape)
 
@@ -170,6 +164,7 @@ class Runs:
         self,
         receive: Receive,
         call: Call,
+                    model=self.model,
         ask: Ask,
         run: Run,
         reply: Reply,
@@ -211,6 +206,7 @@ class Runs:
             "completion_tokens": counts.completion_tokens,
             "cached_tokens": counts.prompt_tokens_details.cached_tokens,
             "finish": ",".join(finish),
+            "model": run.head.model,
             "tool_calls": sum(choice.calls for choice in generation.choices),
             "splice": generation.jobs[0].prompt.splice,
             **_road(generation.choices[0].trace),

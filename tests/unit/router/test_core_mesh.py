@@ -162,10 +162,8 @@ def test_the_operator_can_flush_and_drain_workers(make_mesh: MakeMesh) -> None:
 def test_numbers_for_metrics(make_mesh: MakeMesh) -> None:
     mesh = make_mesh()
     rid = mesh.submit(PROMPT, 50)
-    mesh.run(mesh.now + 0.3)
-    live = mesh.core.snapshot()
-    assert live["requests_live"] == 1
-    assert live["index_expected_blocks"] > 0
+    assert mesh.run(mesh.now + 0.3, lambda: mesh.core.snapshot()["index_expected_blocks"] > 0)
+    assert mesh.core.snapshot()["requests_live"] == 1
     mesh.cancel(rid)
     after = mesh.core.snapshot()
     assert after["requests_live"] == after["index_expected_blocks"] == 0

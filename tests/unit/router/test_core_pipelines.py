@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from services.router.requests import Done
-from shared.errors import InvalidRequest, Unavailable
+from shared.errors import ContextTooLong, InvalidRequest, Unavailable
 from shared.policy.pipeline import Pipeline
 from shared.wire import messages as m
 from shared.wire.messages import FinishReason, Role, TransferClass
@@ -132,7 +132,7 @@ def test_an_answer_that_outgrows_the_prediction_is_no_longer_singular(make_mesh:
         serve(mesh, [at] * 50, 4, session=b"s")
     mesh.run(mesh.now + 2)
     mesh.sent.clear()
-    client, done = serve(mesh, PROMPT, 120, session=b"s")
+    client, done = serve(mesh, PROMPT, 400, session=b"s")
     assert done.trace["pipeline"] == Pipeline.P_RLD_MD
     assert any("outgrew" in reason for reason in done.trace["reasons"])
     classes = [x.cls for x in mesh.said(m.Attach) if x.target == "m0"]
@@ -260,15 +260,14 @@ def test_what_cannot_be_served_is_refused_by_name(make_mesh: MakeMesh, kind: str
     assert not mesh.core.requests
 
 
-def test_an_answer_is_cut_at_the_context(make_mesh: MakeMesh) -> None:
+def test_what_no_main_decode_could_finish_is_refused_at_once_with_the_numbers(make_mesh: MakeMesh) -> None:
     mesh = make_mesh()
-    rid = mesh.submit([at % 5 for at in range(3990)], 8000)
-    client = mesh.clients[rid]
-    client.due = client.due[:10]
+    said = r"may have 4000 tokens .* has 4001 \(3990 in the prompt, 11 in the answer\)"
+    with pytest.raises(ContextTooLong, match=said):
+        mesh.submit([at % 5 for at in range(3990)], 11)
+    assert mesh.core.drained
+    mesh.submit([at % 5 for at in range(3990)], 10)
     assert mesh.settle()
-    assert client.done is not None
-    assert client.done.at == 4000
-    assert len(client.ids) == 10
 
 
 def test_nobody_there_is_unavailable_with_reasons(make_mesh: MakeMesh) -> None:

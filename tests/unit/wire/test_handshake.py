@@ -10,7 +10,7 @@ import pytest
 from shared.errors import BadHeader, MeshError, Rejected, Unauthenticated, UnexpectedMessage
 from shared.wire import messages as m
 from shared.wire.codec import decode, encode
-from shared.wire.handshake import Dialler, Identity, Listener, Offer, State
+from shared.wire.handshake import MAX_VERSION, Dialler, Identity, Listener, Offer, State
 from shared.wire.messages import Role
 
 P = Identity("p1", Role.PREFILL, "a", 11, "full", "template", b"L" * 16, "block_tokens=32")
@@ -122,13 +122,13 @@ def test_a_router_compares_the_template_only() -> None:
 def test_versions_that_do_not_meet_are_both_named() -> None:
     hello = msgspec.structs.replace(_hello(dialler()), min_version=3, max_version=4)
     other = listener()
-    with pytest.raises(Rejected, match=r"1-1.*3-4"):
+    with pytest.raises(Rejected, match=r"1-2.*3-4"):
         other.receive(encode(hello))
     later = msgspec.structs.replace(_hello(dialler()), max_version=9)
     [welcome] = listener().receive(encode(later))
     answer = decode(welcome)
     assert isinstance(answer, m.Welcome)
-    assert answer.version == 1
+    assert answer.version == MAX_VERSION
 
 
 @pytest.mark.parametrize(
