@@ -154,6 +154,7 @@ class Runs:
                     relay_allowed="relay" not in call.without,
                     singular_allowed="singular" not in call.without,
                     local_allowed="local" not in call.without,
+                    model=self.model,
                     trace=call.parent,
                 )
                 skip = ask.skip_special_tokens is not False
@@ -164,7 +165,6 @@ class Runs:
         self,
         receive: Receive,
         call: Call,
-                    model=self.model,
         ask: Ask,
         run: Run,
         reply: Reply,
