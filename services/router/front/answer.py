@@ -36,6 +36,8 @@ class Shape:
     include_usage: bool = False
     token_ids: bool = False
     trace: bool = False
+    running_usage: bool = False
+    """Every chunk of a stream counts what was generated up to it."""
 
 
 class Reply(Protocol):
@@ -104,6 +106,13 @@ def usage(generation: Generation, n: int) -> Usage:
     if any(job.reading.thinks for job in generation.jobs):
         counts.completion_tokens_details = CompletionDetails(thought_tokens(generation))
     return counts
+
+
+def usage_so_far(generation: Generation, n: int, shape: Shape) -> Usage | UnsetType | None:
+    """The `usage` of a chunk that is not the last one."""
+    if shape.running_usage:
+        return usage(generation, n)
+    return None if shape.include_usage else UNSET
 
 
 def thought_tokens(generation: Generation) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from services.router.front.answer import Gathered, Head, Shape, drawn_by, gather, trace, usage
+from services.router.front.answer import Gathered, Head, Shape, drawn_by, gather, trace, usage, usage_so_far
 from services.router.front.choice import Delta, Drawn
 from services.router.front.depth import check_depth
 from services.router.front.dialect import Chunk
@@ -210,7 +210,7 @@ class ChatReply:
             model=self._head.model,
             system_fingerprint=self._head.fingerprint,
             choices=[] if choice is None else [choice],
-            usage=None if self._shape.include_usage else UNSET,
+            usage=usage_so_far(self._generation, len(self._generation.jobs), self._shape),
         )
 
     def _usage(self) -> Usage:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from services.router.front.answer import Head, Shape, drawn_by, gather, trace, usage
+from services.router.front.answer import Head, Shape, drawn_by, gather, trace, usage, usage_so_far
 from services.router.front.choice import Delta, Drawn
 from services.router.front.dialect import Chunk
 from services.router.front.failures import body_of
@@ -145,7 +145,7 @@ class CompletionReply:
             model=self._head.model,
             system_fingerprint=self._head.fingerprint,
             choices=choices,
-            usage=None if self._shape.include_usage else UNSET,
+            usage=usage_so_far(self._generation, self._n, self._shape),
         )
 
     def _echo(self, index: int) -> str:

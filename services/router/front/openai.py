@@ -29,7 +29,7 @@ ToolName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     include_usage: bool | None = None
-    continuous_usage_stats: Raw = NULL
+    continuous_usage_stats: bool | None = None
     include_obfuscation: Raw = NULL
 
 

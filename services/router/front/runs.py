@@ -19,7 +19,7 @@ from services.router.front.dialect import OPENAI, Dialect
 from services.router.front.generation import Generation, Generator, Job
 from services.router.front.intake import Call
 from services.router.front.measures import Measures
-from services.router.front.openai import Ask
+from services.router.front.openai import Ask, StreamOptions
 from services.router.front.prompts import Prompt, Prompts, Style
 from services.router.front.reading.formats import Reading
 from services.router.front.sampling import Limits, build_sampling, check_length, output_room
@@ -116,9 +116,11 @@ class Runs:
 
     def run(self, call: Call, ask: Ask, prompts: Sequence[Prompt], plan: Plan, kind: str) -> Run:
         """A generation that has not started. `kind`: what its name begins with."""
-        told = ask.stream_options is not None and bool(ask.stream_options.include_usage)
+        options = ask.stream_options or StreamOptions()
+        told = bool(options.include_usage)
         head = Head(self.new_id(kind), int(self._wall()), self.model, self._fingerprint() or None)
-        shape = Shape(plan.logprobs, told, bool(ask.return_token_ids), call.trace)
+        running = told and bool(options.continuous_usage_stats)
+        shape = Shape(plan.logprobs, told, bool(ask.return_token_ids), call.trace, running)
         return Run(self._generation(call, ask, prompts, plan), head, shape)
 
     def _generation(self, call: Call, ask: Ask, prompts: Sequence[Prompt], plan: Plan) -> Generation:

@@ -50,7 +50,6 @@ PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 STREAM_OPTIONS: Mapping[str, tuple[Any, ...]] = {
-    "continuous_usage_stats": (False,),
     "include_obfuscation": (False,),
 }
 MESSAGE: Mapping[str, tuple[Any, ...]] = {

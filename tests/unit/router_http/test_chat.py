@@ -70,6 +70,19 @@ async def test_a_stream_says_the_same_and_ends_with_one_usage_chunk(tokenizer: T
     assert len({event["id"] for event in events[:-1]}) == 1
 
 
+async def test_usage_that_runs_along_counts_what_came_so_far(tokenizer: Tokenizer) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for path, body in (
+        ("/v1/chat/completions", ask(stream_options=options)),
+        ("/v1/completions", {"model": MODEL, "prompt": "hello", "stream": True, "stream_options": options}),
+    ):
+        events = await door(tokenizer, "hello world and other time").events(path, body)
+        counts = [event["usage"]["completion_tokens"] for event in events[:-1]]
+        assert counts == sorted(counts)
+        assert counts[-1] > 1
+        assert all(event["usage"]["prompt_tokens"] for event in events[:-1])
+
+
 async def test_without_include_usage_no_chunk_has_usage(tokenizer: Tokenizer) -> None:
     events = await door(tokenizer).events("/v1/chat/completions", ask())
     assert all("usage" not in event for event in events[:-1])
