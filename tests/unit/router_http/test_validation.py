@@ -364,6 +364,6 @@ def test_every_field_of_a_body_is_served_or_listed() -> None:
     for kind, listed in tables:
         parts = [vars(part).get("__annotations__", {}) for part in kind.__mro__]
         raw = {name for part in parts for name, type_name in part.items() if type_name == "Raw"}
-        assert len(raw) > 1
+        assert raw
         assert raw <= set(listed), kind
     json.dumps({name: list(values) for name, values in PARAMETERS.items()})
