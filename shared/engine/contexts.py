@@ -1,8 +1,7 @@
 """The KV of running sequences, contiguous for attention: read from pool blocks once, then kept step by step.
 
 A context lies in one lane of an arena; lanes of an arena have equal capacity, so that neighbouring lanes are
-one strided tensor and decode as one batch. Keys lie in rotary pairs here and in halves in the pool (`rope`).
-Knows no model: layers and heads come from the store's shape.
+one strided tensor and decode as one batch. Knows no model: layers and heads come from the store's shape.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.engine.rope import as_halves, as_pairs, split
 from shared.kv.store import KvStore, anonymous
 
 SMALLEST = 256  # tokens of the smallest lane
@@ -133,8 +131,7 @@ class Contexts:
         for index in range(first, last):
             part = context.kv[:, :, :, index * size : min(end, (index + 1) * size)]
             block = self._store.tensor[blocks[index]][:, :, :, : part.shape[3]]
-            as_pairs(block[:, 0]).copy_(split(part[:, 0], -1, 2))
-            block[:, 1].copy_(part[:, 1])
+            block.copy_(part)
 
     def drop(self, seq: int) -> None:
         """Forget a sequence; nothing happens where there is none."""
@@ -185,5 +182,4 @@ class Contexts:
             count = min(upto - at, size)
             block = self._store.tensor[blocks[index]][:, :, :, :count]
             part = context.kv[:, :, :, at : at + count]
-            as_halves(part[:, 0]).copy_(split(block[:, 0], 2, -1))
-            part[:, 1].copy_(block[:, 1])
+            part.copy_(block)

@@ -18,7 +18,7 @@ from shared.engine.checkpoint import Checkpoint, DenseTensors, ExpertTensors, La
 from shared.engine.experts import ExpertMlp
 from shared.engine.linear import Linear, working_dtype
 from shared.engine.model_config import ModelConfig, read_config
-from shared.engine.rope import Rotary, pair_rows, rotate_
+from shared.engine.rope import Rotary, Turns, rotate_
 from shared.engine.weights import Progress, Weights
 from shared.errors import ModelError
 
@@ -37,12 +37,18 @@ class Norm:
     """RMS norm over the last dimension, computed in float32."""
 
     weight: Tensor
-    eps: float
+    eps: Tensor
+
+    @classmethod
+    def of(cls, weight: Tensor, eps: float) -> Norm:
+        return cls(weight, torch.tensor([eps], dtype=torch.float32))
 
     def __call__(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         wide = rows.float()
-        scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True).add_(self.eps))
-        return (wide * scale).to(dtype).mul_(self.weight)
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.addcmul(self.eps, length, length, value=1 / wide.shape[-1]).rsqrt_()
+        normed = torch.empty(wide.shape, dtype=dtype)
+        return torch.mul(wide, scale, out=normed).mul_(self.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of one layer; rows of q and k (and their norms) have rotary pairs side by side."""
+    """Weights of one layer."""
 
     input_norm: Norm
     qkv: Linear
@@ -89,7 +95,7 @@ class LlamaModel:
         self.norm = norm
         self.head = head
 
-    def forward(self, ids: Tensor, turns: Tensor, attend: Attend) -> Tensor:
+    def forward(self, ids: Tensor, turns: Turns, attend: Attend) -> Tensor:
         """Hidden states, float32 [rows, hidden], of int64 [rows] ids whose rotations are `turns`."""
         config = self.config
         rows, heads, kv_heads = len(ids), config.heads, config.kv_heads
@@ -132,34 +138,25 @@ def load_model(directory: Path, dtype: str, progress: Progress | None = None) ->
 def _build(config: ModelConfig, dtype: str, checkpoint: Checkpoint) -> LlamaModel:
     embedding = checkpoint.embedding()
     layers = [_layer(config, tensors) for tensors in checkpoint.layers()]
-    norm = Norm(checkpoint.norm(), config.eps)
+    norm = Norm.of(checkpoint.norm(), config.eps)
     head = checkpoint.head()
     return LlamaModel(config, dtype, embedding, layers, norm, Linear(embedding if head is None else head))
 
 
 def _layer(config: ModelConfig, tensors: LayerTensors) -> Layer:
-    _pair_heads(config, tensors.qkv)
-    if tensors.qkv_bias is not None:
-        _pair_heads(config, tensors.qkv_bias)
     return Layer(
-        input_norm=Norm(tensors.input_norm, config.eps),
+        input_norm=Norm.of(tensors.input_norm, config.eps),
         qkv=Linear(tensors.qkv, tensors.qkv_bias),
-        q_norm=_paired_norm(config, tensors.q_norm),
-        k_norm=_paired_norm(config, tensors.k_norm),
+        q_norm=_head_norm(config, tensors.q_norm),
+        k_norm=_head_norm(config, tensors.k_norm),
         output=Linear(tensors.output, tensors.output_bias),
-        mlp_norm=Norm(tensors.mlp_norm, config.eps),
+        mlp_norm=Norm.of(tensors.mlp_norm, config.eps),
         mlp=_mlp(tensors.mlp),
     )
 
 
-def _pair_heads(config: ModelConfig, qkv: Tensor) -> None:
-    """Put the rotary pairs of q and k side by side, in place."""
-    rotated = (config.heads + config.kv_heads) * config.head_dim
-    qkv[:rotated] = pair_rows(qkv[:rotated], config.head_dim)
-
-
-def _paired_norm(config: ModelConfig, weight: Tensor | None) -> Norm | None:
-    return None if weight is None else Norm(pair_rows(weight, config.head_dim), config.eps)
+def _head_norm(config: ModelConfig, weight: Tensor | None) -> Norm | None:
+    return None if weight is None else Norm.of(weight, config.eps)
 
 
 def _mlp(tensors: DenseTensors | ExpertTensors) -> Mlp | ExpertMlp:
