@@ -255,8 +255,8 @@ class FakeMesh:
         return pair not in self.unlinked and self.workers[one].alive and self.workers[other].alive
 
     def peers(self, worker: FakeWorker) -> tuple[str, ...]:
-        names = (name for name in self.workers if name != worker.name)
-        return tuple(sorted(name for name in names if self.linked(worker.name, name)))
+        names = (name for name, one in self.workers.items() if one.model == worker.model)
+        return tuple(sorted(name for name in names if name != worker.name and self.linked(worker.name, name)))
 
     def _reannounce(self) -> None:
         for worker in self.workers.values():

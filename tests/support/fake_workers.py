@@ -68,6 +68,15 @@ class FakeWorker:
 
     # --- towards the router ---------------------------------------------------------------------------------
 
+    @property
+    def model(self) -> str:
+        """What its name ends with after a dot: `m0.big` runs another model than `m0`."""
+        return self.name.partition(".")[2] or "fake"
+
+    @property
+    def fingerprint(self) -> str:
+        return FINGERPRINT if self.model == "fake" else f"{FINGERPRINT} {self.model}"
+
     def greet(self) -> None:
         """A session with the router has opened."""
         self.announce()
@@ -78,7 +87,7 @@ class FakeWorker:
             self,
             m.Announce(
                 role=self.role,
-                model="fake",
+                model=self.model,
                 block_tokens=BLOCK,
                 bytes_per_block=1000,
                 pool_blocks=self.blocks,
@@ -87,7 +96,7 @@ class FakeWorker:
                 draining=self.draining,
                 kv_address=f"{self.name}:1",
                 peers=self.net.peers(self),
-                fingerprint=FINGERPRINT,
+                fingerprint=self.fingerprint,
                 layout=LAYOUT,
             ),
         )
@@ -175,7 +184,7 @@ class FakeWorker:
             reason = m.RefuseReason.DRAINING if self.draining else m.RefuseReason.NO_BLOCKS
             self.net.to_router(self, m.Refused(admit.rid, admit.term, reason, 200))
             return
-        root = chain_root(FINGERPRINT, LAYOUT, admit.salt)
+        root = chain_root(self.fingerprint, LAYOUT, admit.salt)
         hashes = chain_hashes(root, ids, BLOCK)
         if admit.purpose is m.Purpose.WARM:
             self._warm(admit, hashes)
@@ -342,7 +351,7 @@ class FakeWorker:
             reason = m.RefuseReason.DRAINING if self.draining else m.RefuseReason.QUEUE_FULL
             self.net.to_router(self, m.Refused(prefill.rid, prefill.term, reason, 200))
             return
-        hashes = chain_hashes(chain_root(FINGERPRINT, LAYOUT, prefill.salt), ids, BLOCK)
+        hashes = chain_hashes(chain_root(self.fingerprint, LAYOUT, prefill.salt), ids, BLOCK)
         prompt = Prompt(prefill.rid, prefill.term, ids, hashes, prefill.sampling)
         self.prompts[prefill.rid] = prompt
         seconds = self.pace * (0.002 + len(ids) / 1000) * (0.5 + self.net.rng.random())

@@ -167,8 +167,10 @@ class LiveMesh:
         )
 
     def _peers(self, name: str, kinds: Mapping[str, RoleName]) -> set[str]:
-        """Those with whom a worker has a KV session: any of another role."""
-        return {other for other, kind in kinds.items() if kind != kinds[name]}
+        """Those with whom a worker has a KV session: any of another role that runs its model."""
+        node = self.config.node
+        model = node(name).model
+        return {other for other, kind in kinds.items() if kind != kinds[name] and node(other).model == model}
 
     async def until_ready(self, within: float = READY_WITHIN) -> None:
         await self.until(self.ready, within=within, what=lambda: self.router.core.ready()["workers"])

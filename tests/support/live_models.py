@@ -28,11 +28,11 @@ class Model(Protocol):
 class SyntheticModel:
     """The timing model; `directory` only has to hold a tokenizer."""
 
-    def __init__(self, directory: Path, block_tokens: int = 4) -> None:
+    def __init__(self, directory: Path, block_tokens: int = 4, name: str = "synthetic") -> None:
         self.directory = directory
         self.vocab = int(json.loads((directory / "config.json").read_text())["vocab_size"])
         self._config = ModelConfig(
-            path=str(directory), name="synthetic", engine="synthetic", block_tokens=block_tokens
+            path=str(directory), name=name, engine="synthetic", block_tokens=block_tokens
         )
 
     def config(self) -> ModelConfig:

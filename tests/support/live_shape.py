@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from shared.runtime.settings import (
     HttpConfig,
     LineConfig,
     MeshConfig,
+    ModelConfig,
     NodeConfig,
     PolicyConfig,
     RoleName,
@@ -49,6 +50,8 @@ class Shape:
     node: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     lan: bool = False
     late: tuple[str, ...] = ()
+    others: tuple[Model, ...] = ()
+    """Further models: the workers of each role run them in turn."""
 
 
 def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshConfig:
@@ -57,11 +60,13 @@ def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshCon
     roles += [(f"main-{at}", "main_decode") for at in range(shape.mains)]
     roles += [(f"relay-{at}", "relay") for at in range(shape.relays)]
     roles += [(f"prefill-{at}", "prefill") for at in range(shape.prefills)]
+    models = [model.config(), *(other.config() for other in shape.others)]
     nodes = tuple(
         NodeConfig(
             name=name,
             role=role,
             datacenter=SITE[role],
+            model=_model_of(name, role, models),
             listen=f"127.0.0.1:{ports[name]}",
             address=f"127.0.0.1:{ports[name + '.wan']}" if name in shape.late and SITE[role] == "b" else "",
             http=f"127.0.0.1:{ports[name + '.http']}" if role == "router" else "",
@@ -75,7 +80,8 @@ def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshCon
         for source, kind in _roads(role, lan=shape.lan)
     ]
     return MeshConfig(
-        model=model.config(),
+        model=None if shape.others else models[0],
+        models=tuple(models) if shape.others else (),
         datacenters=(DatacenterConfig(name="a"), DatacenterConfig(name="b")),
         nodes=nodes,
         lines=(LineConfig(name="a-b", between=("a", "b"), rate_mbit=shape.rate_mbit, rtt_ms=shape.rtt_ms),),
@@ -89,6 +95,12 @@ def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshCon
         synthetic=SyntheticConfig(**{"block_bytes": 4096, "step_ms": 1.0, **shape.synthetic}),
         http=HttpConfig(),
     )
+
+
+def _model_of(name: str, role: RoleName, models: Sequence[ModelConfig]) -> str:
+    if role == "router":
+        return ""
+    return models[int(name.rpartition("-")[2]) % len(models)].served
 
 
 def _roads(role: RoleName, *, lan: bool) -> list[tuple[str, str]]:

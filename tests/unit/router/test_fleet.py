@@ -111,6 +111,38 @@ def test_pools_are_workers_of_one_model_and_layout(fleet: Fleet) -> None:
     assert fleet.models() == ["big", "m"]
 
 
+def test_a_worker_is_used_for_a_model_only_with_the_tokenizer_that_the_router_has_for_it() -> None:
+    fleet = Fleet(RouterPolicy(), Lines([]), "a", {"m": "t1", "big": "t2"})
+    for name, model, template in (
+        ("m", "m", "t1"),
+        ("n", "big", "t1"),
+        ("o", "new", "t1"),
+        ("p", "big", "t2"),
+    ):
+        fleet.opened(0.0, PeerInfo(name, Role.MAIN, "b", 1, template=template))
+        fleet.announced(
+            name, msgspec.structs.replace(ANNOUNCE, model=model, fingerprint=f"{model} {template}")
+        )
+    assert {model: len(fleet.pools(model)) for model in ("m", "big", "new", "")} == {
+        "m": 1,
+        "big": 1,
+        "new": 0,
+        "": 2,
+    }
+    assert worker(fleet, "n").why_not(0.0) == "serves 'big' with another tokenizer"
+    assert worker(fleet, "o").why_not(0.0) == "serves 'new', which this router does not"
+    assert worker(fleet, "n").pool is None
+    fleet.announced("n", msgspec.structs.replace(ANNOUNCE, model="m"))
+    assert worker(fleet, "n").why_not(0.0) is None
+
+
+def test_the_longest_request_is_the_largest_main_decodes_own(fleet: Fleet) -> None:
+    assert fleet.max_context() == fleet.max_context("m") == 999 * 4 + 1
+    fleet.announced("n", msgspec.structs.replace(ANNOUNCE, pool_blocks=2000))
+    assert fleet.max_context("m") == 4000
+    assert fleet.max_context("big") == 0
+
+
 def test_why_a_worker_gets_no_work(fleet: Fleet) -> None:
     main = worker(fleet, "m")
     assert main.why_not(0.0) is None

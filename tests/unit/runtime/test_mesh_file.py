@@ -290,9 +290,69 @@ def test_named_files_are_found_from_the_mesh_file(tmp_path: Path, monkeypatch: p
         '[http]\napi_keys_file = "~/keys"\n'
     )
     mesh = load_mesh(file)
-    assert mesh.model.path == str(tmp_path / "model")
+    assert [model.path for model in mesh.served] == [str(tmp_path / "model")]
     assert mesh.http.api_keys_file == "/home/someone/keys"
     assert mesh.http.admin_key_file == ""
     assert mesh.security.key_file == "$CREDENTIALS_DIRECTORY/mesh.key"
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", "/run/credentials/pdd")
     assert load_mesh(file).security.key_file == "/run/credentials/pdd/mesh.key"
+
+
+# --- several models -----------------------------------------------------------------------------------------
+
+MODELS = """
+[[models]]
+path = "small"
+[[models]]
+path = "large"
+name = "big"
+block_tokens = 64
+"""
+TWO = (
+    WHOLE.replace('[model]\npath = "model"\n', MODELS)
+    .replace('role = "prefill"', 'role = "prefill"\nmodel = "big"')
+    .replace('role = "main_decode"', 'role = "main_decode"\nmodel = "small"')
+)
+
+
+def test_several_models_and_which_a_worker_runs(tmp_path: Path) -> None:
+    mesh = parse_mesh(TWO)
+    assert [model.served for model in mesh.served] == ["small", "big"]
+    runs = [mesh.model_of(node).served for node in mesh.nodes[1:]]
+    assert runs == ["big", "small"]
+    file = tmp_path / "mesh.toml"
+    file.write_text(TWO)
+    assert [model.path for model in load_mesh(file).models] == [
+        str(tmp_path / one) for one in ("small", "large")
+    ]
+
+
+def test_with_one_model_no_worker_has_to_name_it() -> None:
+    mesh = parse_mesh(WHOLE.replace("[model]", "[[models]]"))
+    assert {mesh.model_of(node).served for node in mesh.nodes} == {"model"}
+    assert problems(WHOLE.replace('role = "prefill"', 'role = "prefill"\nmodel = "model"')) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (('[[models]]\npath = "small"', '[model]\npath = "small"'), "models: goes instead of [model]: name"),
+        (('model = "big"', ""), "nodes[1].model: is needed: this file has several models (small, big)"),
+        (
+            ('model = "big"', 'model = "bug"'),
+            "nodes[1].model: 'bug' is not a model of this file (small, big)",
+        ),
+        (('role = "router"', 'role = "router"\nmodel = "big"'), "nodes[0].model: a router serves all models"),
+        (('name = "big"', 'name = "small"'), "models[1].name: 'small' is the name of models[0] already"),
+        (
+            ('path = "large"\nname = "big"\nblock_tokens = 64', 'path = "small"\nname = "big"'),
+            "models[1].path: is the same pool of workers as models[0] already",
+        ),
+        (("block_tokens = 64", "block_tokens = 63"), "models[1].block_tokens: 63 is not allowed"),
+        (("block_tokens = 64", "max_context = 8"), "models[1].max_context: 8 is less than one block of 32"),
+    ],
+)
+def test_what_is_wrong_with_several_models(change: tuple[str, str], expected: str) -> None:
+    assert change[0] in TWO
+    found = problems(TWO.replace(*change, 1))
+    assert any(one.startswith(expected) for one in found), found

@@ -119,6 +119,35 @@ def test_a_router_compares_the_template_only() -> None:
     shake(dialler(replace(P, fingerprint="any", layout=b"X" * 16), node="r1"), listener(ROUTER))
 
 
+TWO_MODELS = replace(ROUTER, templates=("template 2", "template 3"))
+
+
+@pytest.mark.parametrize("template", ["template", "template 2", "template 3"])
+def test_a_router_of_several_models_meets_the_workers_of_each(template: str) -> None:
+    worker = replace(P, template=template)
+    one, other = dialler(worker, node="r1"), listener(TWO_MODELS)
+    [welcome] = other.receive(one.hello)
+    answer = decode(welcome)
+    assert isinstance(answer, m.Welcome)
+    assert answer.template == template  # the one that a worker of version 1 compares
+    assert {answer.template, *answer.templates} == {"template", "template 2", "template 3"}
+    [proof] = one.receive(welcome)
+    other.receive(proof)
+    assert other.agreed is not None
+    assert other.agreed.peer.template == template
+    shake(dialler(TWO_MODELS, node="md1"), listener(replace(MD, template=template)))
+
+
+def test_a_template_that_a_router_of_several_models_lacks_is_refused_with_all_that_it_has() -> None:
+    one, other = dialler(replace(P, template="none of them"), node="r1"), listener(TWO_MODELS)
+    [welcome] = other.receive(one.hello)
+    with pytest.raises(
+        Rejected, match=r"ours none of them, theirs template, template 2, template 3"
+    ) as refused:
+        one.receive(welcome)
+    assert refused.value.field == "template"
+
+
 def test_versions_that_do_not_meet_are_both_named() -> None:
     hello = msgspec.structs.replace(_hello(dialler()), min_version=3, max_version=4)
     other = listener()
