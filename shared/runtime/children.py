@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shared.errors import StartFailed
@@ -25,11 +25,15 @@ class Children:
         config: Path,
         logs: Path,
         environment: Mapping[str, str] | None = None,
+        module: Callable[[NodeConfig], Sequence[str]] = lambda node: (f"services.{node.role}",),
     ) -> None:
-        """`config` is the file that `mesh` was read from; each node's output goes to `logs/NAME.log`."""
+        """`config` is the file that `mesh` was read from; each node's output goes to `logs/NAME.log`.
+        `module`: what is run for a node, as after `python -m`.
+        """
         self._mesh = mesh
         self._config = config
         self._logs = logs
+        self._module = module
         self._environment = {**os.environ, **_ONE_OF_MANY, **(environment or {})}
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
@@ -47,7 +51,7 @@ class Children:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                f"services.{node.role}",
+                *self._module(node),
                 "--config",
                 str(self._config),
                 "--node",

@@ -8,12 +8,17 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from scripts.model_cache import model_dir
 from shared.runtime.service import run_loop
-from tests.chaos.judging import is_red
-from tests.chaos.story import Outcome, Plan, run
+from tests.chaos.judging import Must, is_red, missed
+from tests.chaos.scene import FEW, NODES, Scene
+from tests.chaos.story import Outcome, Plan, hastily, really, run
+from tests.support.switched_off import CHECKS
+
+_WHOLE = 600.0  # seconds from which on a run has to show what a whole one must
 
 
 def main() -> int:
@@ -24,17 +29,30 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=32, help="that ask at the same time (default 32)")
     parser.add_argument("--burst", type=int, default=Plan.burst, help="faults between two quiet windows")
     parser.add_argument("--quiet", type=float, default=Plan.quiet, help="seconds of a quiet window")
-    parser.add_argument("--blocks", type=int, default=Plan.pool_blocks, help="KV blocks of each worker")
+    parser.add_argument("--kinds", nargs="+", default=(), help="only these kinds of faults")
+    parser.add_argument("--few", action="store_true", help="one worker of each role")
+    parser.add_argument(
+        "--real", action="store_true", help="the development model; few clients, short prompts"
+    )
+    parser.add_argument(
+        "--without", choices=sorted(CHECKS), default="", help="a check to switch off: turns red"
+    )
     parser.add_argument("--logs", default="", help="directory of the nodes' logs (default: a temporary one)")
     options = parser.parse_args()
+    scene = Scene(nodes=FEW if options.few else NODES)
     plan = Plan(
         seconds=options.seconds,
         seed=options.seed,
         clients=options.clients,
         burst=options.burst,
         quiet=options.quiet,
-        pool_blocks=options.blocks,
+        kinds=options.kinds,
+        scene=scene,
     )
+    if options.without:
+        plan = hastily(plan, options.without)
+    if options.real:
+        plan = really(plan, model_dir())
     directory = Path(options.logs or tempfile.mkdtemp(prefix="pdd-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     sys.stdout.write(f"chaos for {plan.seconds:.0f} s, seed {plan.seed}; logs in {directory}\n")
@@ -47,18 +65,22 @@ def main() -> int:
 
     run_loop(story())
     (directory / "script.txt").write_text("\n".join(found[0].script), encoding="utf-8")
-    _show(found[0])
-    return 1 if is_red(found[0].line) else 0
+    line = found[0].line
+    left = missed(line, Must()) if plan.seconds >= _WHOLE else []
+    _show(found[0], left)
+    return 1 if is_red(line) or left else 0
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: Outcome, left: Sequence[str]) -> None:
     for note in outcome.notes:
         sys.stderr.write(f"{note}\n")
     width = max(map(len, outcome.line))
     for key, value in outcome.line.items():
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
         sys.stdout.write(f"{key:<{width}}  {text or 0}\n")
-    sys.stdout.write(json.dumps(outcome.line) + "\n")
+    red = is_red(outcome.line)
+    sys.stdout.write(f"{'red' if red else 'missed: ' + '; '.join(left) if left else 'green'}\n")
+    sys.stdout.write(json.dumps({**outcome.line, "missed": list(left)}) + "\n")
 
 
 if __name__ == "__main__":

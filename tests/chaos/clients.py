@@ -7,15 +7,13 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 import httpx
 import msgspec
 
-from shared.engine.api import SamplingParams
-from shared.engine.synthetic import synthetic_run
+from tests.chaos.asking import Ask, Knows, Manner, short
 from tests.chaos.judging import Tally, Trouble, difference
 from tests.support.small_tokenizer import EOS
 
@@ -25,64 +23,9 @@ AFTER = 10.0
 """Seconds after a fault in which a refusal may still be its consequence."""
 ROUTER_AFTER = 2.0
 """The same for a connection to a router that died."""
-_CONTEXT = 1600  # ids from which on a session is given up
 _SMALL = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]  # so that a slow reader is felt by the router
 _FIRST, _LAST = 3, 250  # ids that prompts are made of
-
-
-@dataclass
-class Ask:
-    """One request and what has come of it."""
-
-    prompt: list[int]
-    max_tokens: int
-    seed: int
-    temperature: float
-    ignore_eos: bool
-    began: float
-    told: list[int] = field(default_factory=list)
-    finish: str = ""
-    error: str = ""
-    accepted: bool = False
-    done: bool = False
-    pipeline: str = ""
-    id: str = ""
-
-    def body(self, *, stream: bool) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "prompt": self.prompt,
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "seed": self.seed,
-            "ignore_eos": self.ignore_eos,
-            "return_token_ids": True,
-            "timeout": 300.0,
-        }
-        return body | ({"stream": True} if stream else {})
-
-    def expected(self, vocab: int) -> list[int]:
-        """What the engine must draw."""
-        params = SamplingParams(
-            max_pos=len(self.prompt) + self.max_tokens,
-            seed=self.seed,
-            temperature=self.temperature,
-            stop_ids=() if self.ignore_eos else (EOS,),
-        )
-        return synthetic_run(self.prompt, params, vocab, len(self.prompt))
-
-    def take(self, body: dict[str, Any]) -> int:
-        """A chunk or a whole body; ids in it."""
-        self.id = body.get("id", self.id)
-        if body.get("error"):
-            self.error = str(body["error"].get("code"))
-        self.pipeline = (body.get("pdd") or {}).get("pipeline", self.pipeline)
-        count = 0
-        for choice in body.get("choices", ()):
-            ids = choice.get("token_ids") or ()
-            self.told += ids
-            count += len(ids)
-            self.finish = choice.get("finish_reason") or self.finish
-        return count
+_LEAVE_WITHIN = 5.0  # seconds after which one that waits for a moment to leave goes anyway
 
 
 @dataclass
@@ -107,7 +50,8 @@ class Client:
         self,
         name: str,
         url: str,
-        vocab: int,
+        knows: Knows,
+        manner: Manner,
         seed: int,
         tally: Tally,
         trouble: Trouble,
@@ -116,7 +60,8 @@ class Client:
     ) -> None:
         """`patience`: seconds without a token and without an error, nothing being broken, that are a hang."""
         self.name = name
-        self._vocab = vocab
+        self._knows = knows
+        self._manner = manner
         self._draw = random.Random(seed)
         self._tally = tally
         self._trouble = trouble
@@ -128,6 +73,8 @@ class Client:
         self.progress = Progress(self._clock())
         self.seen = 0.0
         self.ask: Ask | None = None
+        self._leaves_at = ""
+        self._leaving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.disconnects = 0
         self.slow_reads = 0
         self.stopping = False
@@ -141,19 +88,20 @@ class Client:
             await self._http.aclose()
 
     async def _session(self) -> None:
-        draw = self._draw
-        ids = list(draw.choice(self._stems)[: draw.randrange(8, 700)])
+        draw, manner = self._draw, self._manner
+        ids = list(draw.choice(self._stems)[: draw.randrange(8, manner.stem)])
         for _turn in range(draw.randrange(1, 5)):
-            ids += [draw.randrange(_FIRST, _LAST) for _ in range(draw.choice((1, 7, 40, 150, 400)))]
-            if len(ids) > _CONTEXT or self.stopping:
+            ids += [draw.randrange(_FIRST, _LAST) for _ in range(draw.choice(manner.more))]
+            if len(ids) > manner.context or self.stopping:
                 return
             ask = Ask(
                 prompt=ids,
-                max_tokens=draw.choice((1, 2, 10, 60, 60, 200, 400)),
+                max_tokens=draw.choice(manner.tokens),
                 seed=draw.getrandbits(40),
                 temperature=draw.choice((0.0, 0.0, 1.0)),
                 ignore_eos=draw.random() < 0.7,
                 began=self._clock(),
+                deadline=manner.deadline,
             )
             await self._ask(ask)
             if not ask.done:
@@ -164,19 +112,7 @@ class Client:
 
     def told_of(self) -> str:
         """What it is waiting for."""
-        return f"{self.name}: {_short(self.ask) if self.ask is not None else 'between requests'}"
-
-    def at(self, when: str) -> bool:
-        """Whether the present stream is at its first id, in its middle, or one id before its end."""
-        ask = self.ask
-        if ask is None or ask.max_tokens < 60:
-            return False
-        told = len(ask.told)
-        return {
-            "first": 1 <= told <= 3,
-            "middle": told >= ask.max_tokens // 2,
-            "last": told >= ask.max_tokens - 2,
-        }[when]
+        return f"{self.name}: {short(self.ask) if self.ask is not None else 'between requests'}"
 
     # --- one request ----------------------------------------------------------------------------------------
 
@@ -185,7 +121,7 @@ class Client:
         draw = self._draw
         self._tally.requests += 1
         way = draw.random()
-        leave = draw.uniform(0.0, 1.5) if way < 0.15 else None
+        self._leaves_at = draw.choice(_LEAVES) if way < 0.15 else ""
         slow = 0.15 <= way < 0.2
         whole = 0.2 <= way < 0.3
         self.slow_reads += slow
@@ -195,7 +131,7 @@ class Client:
         self.ask = ask
         asking = asyncio.ensure_future(self._whole(ask) if whole else self._stream(ask, slow=slow))
         try:
-            await self._watch(ask, asking, leave)
+            await self._watch(ask, asking)
         finally:
             asking.cancel()
             with contextlib.suppress(asyncio.CancelledError, httpx.HTTPError):
@@ -203,28 +139,41 @@ class Client:
         self.ask = None
         self._judge(ask)
 
-    async def _watch(self, ask: Ask, asking: asyncio.Future[None], leave: float | None) -> None:
+    async def _watch(self, ask: Ask, asking: asyncio.Future[None]) -> None:
         """Until the answer ends, the client leaves, or nothing comes for too long."""
-        until = self._clock() + leave if leave is not None else None
+        self._leaving = asyncio.get_running_loop().create_future()
+        until = self._leaves_by()
         while not asking.done():
             now = self._clock()
-            if until is not None and now >= until:
+            if self._leaving.done() or now >= until:
                 self.disconnects += 1
-                self._tally.left += 1
+                self._tally.left[ask.state] += 1
                 ask.error = "left"
                 return
             patience = self._patience * (WHOLE if self.progress.blind else 1.0)
             if not self.progress.slow and self._trouble.calm(self.progress.last, now) > patience:
                 self._tally.hangs += 1
-                self._tally.notes.append(f"hang of {self.name}: {_short(ask)}")
+                self._tally.notes.append(f"hang of {self.name}: {short(ask)}")
                 ask.error = "hang"
                 return
-            wait = min(1.0, until - now) if until is not None else 1.0
-            await asyncio.wait([asking], timeout=wait)
+            both: tuple[asyncio.Future[None], ...] = (asking, self._leaving)
+            await asyncio.wait(both, timeout=min(1.0, until - now), return_when=asyncio.FIRST_COMPLETED)
         try:
             asking.result()
         except httpx.HTTPError as error:
             ask.error = ask.error or type(error).__name__
+
+    def _leaves_by(self) -> float:
+        """When a client that leaves does so at the latest."""
+        if not self._leaves_at:
+            return float("inf")
+        longest = {"at once": 0.03, "some time": 1.5}.get(self._leaves_at)
+        return self._clock() + (_LEAVE_WITHIN if longest is None else self._draw.uniform(0.0, longest))
+
+    def _came_to(self, state: str) -> None:
+        """The answer is at a state in which the client may want to leave."""
+        if state == self._leaves_at and not self._leaving.done():
+            self._leaving.set_result(None)
 
     async def _whole(self, ask: Ask) -> None:
         response = await self._http.post("/v1/completions", json=ask.body(stream=False), headers=_TRACE)
@@ -243,11 +192,13 @@ class Client:
                 ask.error = _refused(response, ask)
                 return
             ask.accepted = True
-            async for line in _lines(response):
+            self._came_to(ask.state)
+            async for line in lines(response):
                 if line == b"data: [DONE]":
                     ask.done = not ask.error
                 elif line.startswith(b"data: ") and self._take(ask, line[6:], response):
                     self._saw()
+                    self._came_to(ask.state)
                 if slow and not self.stopping and self._draw.random() < 0.1:
                     await asyncio.sleep(self._draw.uniform(0.1, 1.0))
 
@@ -258,7 +209,7 @@ class Client:
         except msgspec.DecodeError:
             ask.error = "no_json"
             self._tally.notes.append(
-                f"{self.name} got {response.status_code} with {body[:200]!r}: {_short(ask)}"
+                f"{self.name} got {response.status_code} with {body[:200]!r}: {short(ask)}"
             )
             return 0
 
@@ -268,23 +219,30 @@ class Client:
     # --- judging --------------------------------------------------------------------------------------------
 
     def _judge(self, ask: Ask) -> None:
-        tally, expected = self._tally, ask.expected(self._vocab)
+        tally = self._tally
         if not ask.done and not ask.error:
             ask.error = "no_end"
-        found = difference(ask.told, expected, ended=ask.done)
-        if found:
-            tally.differs(found, f"{self.name}: {_short(ask)} wanted {expected[found.at : found.at + 6]}")
+        expected = self._knows.expected(ask)
+        if expected is not None:
+            self._compare(ask, expected)
+        self._knows.ended(ask)
         if ask.done:
             tally.finished += 1
             tally.pipelines[ask.pipeline] += 1
-            reason = "stop" if expected[-1] == EOS and not ask.ignore_eos else "length"
-            if ask.finish != reason:
-                tally.wrong += 1
-                tally.notes.append(f"{self.name} ended by {ask.finish}, not {reason}: {_short(ask)}")
         elif ask.error not in ("left", "hang"):
             self._judge_error(ask)
         elif ask.error == "hang":
             tally.lost += 1
+
+    def _compare(self, ask: Ask, expected: Sequence[int]) -> None:
+        tally = self._tally
+        found = difference(ask.told, expected, ended=ask.done)
+        if found:
+            tally.differs(found, f"{self.name}: {short(ask)} wanted {expected[found.at : found.at + 6]}")
+        reason = "stop" if expected[-1] == EOS and not ask.ignore_eos else "length"
+        if ask.done and ask.finish != reason:
+            tally.wrong += 1
+            tally.notes.append(f"{self.name} ended by {ask.finish}, not {reason}: {short(ask)}")
 
     def _judge_error(self, ask: Ask) -> None:
         """Refusals with Retry-After during trouble, and all that a router's death ends, are allowed."""
@@ -299,10 +257,10 @@ class Client:
             return
         tally.lost += not refused
         tally.not_allowed[ask.error] += 1
-        tally.notes.append(f"{self.name} was told {ask.error} at {now:.2f}: {_short(ask)}")
+        tally.notes.append(f"{self.name} was told {ask.error} at {now:.2f}: {short(ask)}")
 
 
-async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
+async def lines(response: httpx.Response) -> AsyncIterator[bytes]:
     """The lines of a stream. httpx's own splits at characters that end no line of an event stream."""
     rest = b""
     async for data in response.aiter_bytes():
@@ -312,16 +270,10 @@ async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 _TRACE = {"X-PDD-Trace": "1"}
+_LEAVES = ("at once", "prefill", "relay", "main_decode", "some time")
+"""When clients leave: states of `Ask.state`, and times."""
 
 
 def _refused(response: httpx.Response, ask: Ask) -> str:
     retry = "+retry" if "retry-after" in response.headers else ""
     return f"{response.status_code}:{ask.error}{retry}"
-
-
-def _short(ask: Ask) -> str:
-    return (
-        f"{ask.id} prompt of {len(ask.prompt)}, {len(ask.told)} of {ask.max_tokens} ids, "
-        f"began {ask.began:.2f}, "
-        f"{ask.pipeline or 'no pipeline'}, {ask.finish or 'no end'} {ask.error}"
-    )

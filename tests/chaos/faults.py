@@ -12,34 +12,39 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
+from functools import partial
+from typing import Literal
 
 from benchmarks.wan.proxy import WanProxy
 from tests.chaos.judging import Trouble
-from tests.chaos.stage import NODES, ROUTER, Stage
+from tests.chaos.scene import ROUTER
+from tests.chaos.stage import Stage
+from tests.chaos.tripwire import OFF, Wire
 
 Fault = Callable[[], Awaitable[bool]]
 """Breaks something and mends it; False: it is broken already."""
 _DELAY = 2.0
+_ARMED = 6.0  # seconds in which an armed moment may come
+_MOMENTS: tuple[Literal["first", "middle", "last"], ...] = ("first", "middle", "last")
 _NEVER = float("inf")
 
 
 class Faults:
-    """Breaks a stage. `moment(when)` waits until some stream is at its first id, in its middle, or at its
-    last."""
+    """Breaks a stage."""
 
     def __init__(
         self,
         stage: Stage,
         seed: int,
         trouble: Trouble,
-        moment: Callable[[str], Awaitable[None]],
         *,
         long: bool,
+        kinds: Sequence[str] = (),
     ) -> None:
+        """`long`: with pauses that are longer than the leases. `kinds`: only these."""
         self._stage = stage
         self._draw = random.Random(seed)
         self._trouble = trouble
-        self._moment = moment
         self._busy: set[str] = set()
         self._cut: set[WanProxy] = set()
         self.done: Counter[str] = Counter()
@@ -48,8 +53,13 @@ class Faults:
         self._kinds: Sequence[tuple[str, int, Fault]] = (
             ("kill", 5, self._kill),
             ("kill_at_once_back", 2, self._kill_and_start),
-            ("kill_main_at_token", 3, self._kill_main_at_token),
-            ("kill_prefill_sending", 3, self._kill_prefill_sending),
+            *((f"kill_main_at_{moment}", 1, partial(self._kill_drawing, moment)) for moment in _MOMENTS),
+            *(
+                (f"kill_prefill_at_{part}_{cover}", 1, partial(self._kill_sending, part / 100, cover))
+                for part in (10, 50, 90)
+                for cover in ("relayed", "alone")
+            ),
+            ("damage", 2, self._damage),
             ("pause", 5, self._pause),
             ("pause_long", int(long), lambda: self._pause_node(self._some_worker(), (12.0, 33.0))),
             ("term", 3, self._term),
@@ -62,6 +72,8 @@ class Faults:
             ("router_term", 1, lambda: self._term(ROUTER)),
             ("router_pause", 1, lambda: self._pause_node(ROUTER)),
         )
+        if kinds:
+            self._kinds = [one for one in self._kinds if one[0] in kinds]
         self._left: list[str] = []
 
     async def burst(self, count: int, gap: float) -> None:
@@ -95,26 +107,42 @@ class Faults:
     async def _kill_and_start(self) -> bool:
         return await self._kill_node(self._some_worker(), 0.0)
 
-    async def _kill_main_at_token(self) -> bool:
-        """A main decode dies as a stream is at its first id, in the middle, or one before the end."""
-        await self._moment(self._draw.choice(("first", "middle", "last")))
-        return await self._kill_node(self._some_worker("main"), self._draw.uniform(0.0, 2.0))
+    async def _kill_drawing(self, moment: Literal["first", "middle", "last"]) -> bool:
+        """A main decode dies as it draws an answer's first id, the one in its middle, or the last but one."""
+        return await self._kill_armed(self._some_worker("main"), Wire("drawn", moment=moment))
 
-    async def _kill_prefill_sending(self) -> bool:
-        """A prefill dies while it sends: early, in the middle or late in a transfer."""
+    async def _kill_sending(self, part: float, cover: str) -> bool:
+        """A prefill dies with a part of a transfer sent, with a relay that answers meanwhile or without."""
+        wire = Wire("sent", part=part, covered=cover == "relayed")
+        return await self._kill_armed(self._some_worker("prefill"), wire)
+
+    async def _kill_armed(self, name: str, wire: Wire) -> bool:
+        """A worker dies by itself at the moment that was armed; False: it has not come."""
+        if name in self._busy:
+            return False
+        self._busy.add(name)
+        try:
+            self._stage.arm(name, wire)
+            died = await self._stage.died(name, _ARMED)
+            self.say(f"{name} {'died' if died else 'has not come'} by {wire}")
+            if died:
+                with self._broken():
+                    await asyncio.sleep(self._draw.uniform(0.0, 2.0))
+                    await self._start(name)
+        finally:
+            self._busy.discard(name)
+        return died
+
+    async def _damage(self) -> bool:
+        """A prefill sends damaged chunks for some seconds."""
         name = self._some_worker("prefill")
-        await self._until_sending(name)
-        await asyncio.sleep(self._draw.choice((0.0, 0.03, 0.07)))
-        return await self._kill_node(name, self._draw.uniform(0.0, 2.0))
-
-    async def _until_sending(self, name: str) -> None:
-        for _ in range(40):
-            try:
-                if (await self._stage.held(name)).counts.get("held_transfers"):
-                    return
-            except OSError:
-                return
-            await asyncio.sleep(0.02)
+        async with self._holding(name, dies=False) as free:
+            if free:
+                self.say(f"{name} damages what it sends")
+                self._stage.arm(name, Wire("damage", part=self._draw.choice((0.02, 0.3))))
+                await asyncio.sleep(self._draw.uniform(1.0, 3.0))
+                self._stage.arm(name, OFF)
+            return free
 
     async def _kill_node(self, name: str, away: float) -> bool:
         async with self._holding(name) as free:
@@ -169,7 +197,7 @@ class Faults:
 
     def _some_worker(self, kind: str = "") -> str:
         """A worker to which nothing is done just now, mostly one whose fellow is well."""
-        names = [name for name in NODES if name != ROUTER and name.startswith(kind)]
+        names = [name for name in self._stage.scene.nodes if name != ROUTER and name.startswith(kind)]
         free = [name for name in names if name not in self._busy] or names
         alone = {name.partition("-")[0] for name in self._busy}
         kept = [name for name in free if name.partition("-")[0] not in alone]

@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+CLIENTS = ("disconnect", "slow_reader")
+"""Faults that are clients' ways, not the script's."""
 _IN_FLIGHT = 0.5  # seconds in which a request may be on its way to a router that begins to drain
 _SEEN = 6  # ids that have to agree for a run to be found again elsewhere
 
@@ -79,7 +82,7 @@ class Tally:
 
     requests: int = 0
     finished: int = 0
-    left: int = 0
+    left: Counter[str] = field(default_factory=Counter)  # clients, by how far their answers were
     wrong: int = 0
     duplicated: int = 0
     missing: int = 0
@@ -126,7 +129,7 @@ def verdict(
         "survived_ratio": round(tally.survived, 5),
         "recovery_s": [round(one, 2) for one in recovery],
         "finished": tally.finished,
-        "left": tally.left,
+        "left": dict(tally.left),
         "ended_with_the_router": tally.excused,
         "pipelines": dict(tally.pipelines),
         "crashes": list(crashes),
@@ -137,3 +140,30 @@ def is_red(line: Mapping[str, object]) -> bool:
     """Whether a run has failed by what it found, timing aside."""
     keys = ("wrong_tokens", "duplicated", "missing", "hangs", "leaks", "crashes")
     return any(line[key] for key in keys)
+
+
+@dataclass(frozen=True)
+class Must:
+    """What a run of full length has to show beside being right."""
+
+    faults: int = 150
+    windows: int = 8
+    survived: float = 0.99
+    recovery: float = 5.0  # seconds
+
+
+def missed(line: Mapping[str, Any], must: Must) -> list[str]:
+    """What of it a run has not shown."""
+    broken = sum(count for kind, count in line["faults"].items() if kind not in CLIENTS)
+    found = []
+    if broken < must.faults:
+        found.append(f"{broken} faults, not {must.faults}")
+    if len(line["recovery_s"]) < must.windows:
+        found.append(f"{len(line['recovery_s'])} quiet windows, not {must.windows}")
+    if line["survived_ratio"] < must.survived:
+        found.append(f"{line['survived_ratio']:.2%} survived, not {must.survived:.0%}")
+    if late := [one for one in line["recovery_s"] if one > must.recovery]:
+        found.append(f"recovery took {max(late)} s, not {must.recovery:g}")
+    if line["errors_not_allowed"]:
+        found.append(f"errors that are not allowed: {line['errors_not_allowed']}")
+    return found

@@ -21,27 +21,11 @@ from benchmarks.wan.proxy import WanProxy
 from shared.runtime.children import Children
 from shared.runtime.mesh_file import load_mesh
 from shared.runtime.settings import MeshConfig, NodeConfig, RoleName
+from tests.chaos.scene import ROUTER, Scene
+from tests.chaos.tripwire import OFF, Wire, arm
 from tests.support.small_tokenizer import small_tokenizer
 
-ROUTER = "router-0"
-NODES: Mapping[str, tuple[RoleName, str]] = {
-    ROUTER: ("router", "a"),
-    "main-0": ("main_decode", "b"),
-    "main-1": ("main_decode", "b"),
-    "relay-0": ("relay", "a"),
-    "relay-1": ("relay", "a"),
-    "prefill-0": ("prefill", "a"),
-    "prefill-1": ("prefill", "a"),
-}
-"""Node -> role and datacenter."""
-BLOCK_TOKENS = 16
 START_WITHIN = 90.0
-_SENDS_TO: Mapping[RoleName, tuple[RoleName, ...]] = {
-    "prefill": ("relay", "main_decode", "router"),
-    "relay": ("main_decode", "router"),
-    "main_decode": ("router",),
-    "router": (),
-}
 
 
 @dataclass
@@ -67,6 +51,7 @@ class Held:
 class Stage:
     """The mesh: nodes by name, a proxy for each pair of nodes that have a session."""
 
+    scene: Scene
     children: Children
     http: Mapping[str, str]
     links: dict[tuple[str, str], WanProxy]
@@ -82,13 +67,33 @@ class Stage:
     @property
     def line(self) -> list[WanProxy]:
         """The links that join the two datacenters."""
-        return [link for ends, link in self.links.items() if NODES[ends[0]][1] != NODES[ends[1]][1]]
+        return [link for ends, link in self.links.items() if self.scene.far(*ends)]
 
     async def start(self, name: str) -> None:
         """Start a node, or start it again at the same addresses."""
         process = await self.children.start(name)
         self.restarts += name in self.nodes
-        self.nodes[name] = Node(name, NODES[name][0], process)
+        self.nodes[name] = Node(name, self.scene.nodes[name][0], process)
+
+    def arm(self, name: str, wire: Wire) -> None:
+        """Say when a node is to die by itself, or what it is to send."""
+        arm(_tripwire(self.logs, name), wire)
+
+    async def died(self, name: str, within: float) -> bool:
+        """Whether a node that was armed has died by itself in this time."""
+        node = self.nodes[name]
+        node.up = False
+        try:
+            async with asyncio.timeout(within):
+                code = await node.process.wait()
+        except TimeoutError:
+            node.up = True
+            return False
+        finally:
+            self.arm(name, OFF)
+        if code != -signal.SIGKILL:
+            self.crashes.append(f"{name} ended with {code}")
+        return True
 
     async def end(self, name: str, number: signal.Signals) -> int:
         """Send the node a signal that ends it, and wait; its exit code."""
@@ -113,8 +118,8 @@ class Stage:
         except (OSError, ValueError):
             return False
         workers = {one["node"]: one for one in told["workers"]}
-        return set(workers) == set(NODES) - {ROUTER} and all(
-            one["usable"] and _peers(name) <= set(one["peers"]) for name, one in workers.items()
+        return set(workers) == set(self.scene.nodes) - {ROUTER} and all(
+            one["usable"] and self.scene.peers(name) <= set(one["peers"]) for name, one in workers.items()
         )
 
     async def until_ready(self, within: float) -> float | None:
@@ -159,28 +164,30 @@ def leaked(role: RoleName, held: Held, rest: Held) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def open_stage(
-    directory: Path, *, rate_mbit: float, rtt_ms: float, pool_blocks: int
-) -> AsyncIterator[Stage]:
+async def open_stage(directory: Path, scene: Scene) -> AsyncIterator[Stage]:
     """All nodes and links, ready. Everything is ended on leaving."""
-    model = small_tokenizer(directory / "model")
+    model = scene.model or small_tokenizer(directory / "model")
     async with contextlib.AsyncExitStack() as stack:
-        ports = {name: stack.enter_context(_reserved()) for name in NODES}
-        http = {name: f"127.0.0.1:{stack.enter_context(_reserved())}" for name in NODES}
+        ports = {name: stack.enter_context(_reserved()) for name in scene.nodes}
+        http = {name: f"127.0.0.1:{stack.enter_context(_reserved())}" for name in scene.nodes}
         links: dict[tuple[str, str], WanProxy] = {}
         routes: dict[tuple[str, str], int] = {}
-        for source, target in _pairs():
-            far = NODES[source][1] != NODES[target][1]
-            link = WanProxy(rate_mbit if far else 0.0, rtt_ms if far else 0.0)
+        for source, target in scene.pairs():
+            far = scene.far(source, target)
+            link = WanProxy(scene.rate_mbit if far else 0.0, scene.rtt_ms if far else 0.0)
             links[source, target] = await stack.enter_async_context(link)
             routes[source, target] = await link.route("127.0.0.1", ports[target])
         config = directory / "mesh.toml"
-        config.write_text(_mesh_file(model, ports, http, routes, rtt_ms, pool_blocks), encoding="utf-8")
+        config.write_text(scene.mesh_file(model, ports, http, routes), encoding="utf-8")
         mesh: MeshConfig = load_mesh(config)
-        children = await stack.enter_async_context(Children(mesh, config, directory / "logs"))
-        stage = Stage(children, http, links, directory / "logs")
+        logs = directory / "logs"
+        children = Children(
+            mesh, config, logs, module=lambda node: scene.module(node.role, _tripwire(logs, node.name))
+        )
+        await stack.enter_async_context(children)
+        stage = Stage(scene, children, http, links, logs)
         try:
-            for name in NODES:
+            for name in scene.nodes:
                 await stage.start(name)
             await children.wait_ready(_answers, timeout=START_WITHIN)
             if await stage.until_ready(START_WITHIN) is None:
@@ -192,19 +199,8 @@ async def open_stage(
                     node.process.send_signal(signal.SIGCONT)
 
 
-def _pairs() -> list[tuple[str, str]]:
-    """Who dials whom."""
-    return [
-        (source, target)
-        for source, (role, _) in NODES.items()
-        for target, (other, _) in NODES.items()
-        if other in _SENDS_TO[role]
-    ]
-
-
-def _peers(name: str) -> set[str]:
-    """The workers with whom a worker has a KV session."""
-    return {a if b == name else b for a, b in _pairs() if name in (a, b)} - {ROUTER}
+def _tripwire(logs: Path, name: str) -> Path:
+    return logs / f"{name}.tripwire"
 
 
 def _answers(node: NodeConfig) -> bool:
@@ -242,61 +238,3 @@ def _reserved() -> Iterator[int]:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind(("127.0.0.1", 0))
         yield keeper.getsockname()[1]
-
-
-def _mesh_file(
-    model: Path,
-    ports: Mapping[str, int],
-    http: Mapping[str, str],
-    routes: Mapping[tuple[str, str], int],
-    rtt_ms: float,
-    pool_blocks: int,
-) -> str:
-    """mesh.toml. A TOML basic string is a JSON string. The policy lets every pipeline be taken by some
-    requests of a few hundred tokens, and cuts each block into several chunks."""
-    text = [
-        "[model]",
-        f"path = {json.dumps(str(model))}",
-        'name = "chaos"',
-        'engine = "synthetic"',
-        f"block_tokens = {BLOCK_TOKENS}",
-        "max_context = 4096",
-        "[synthetic]",
-        f"block_bytes = {BLOCK_TOKENS * 512}",
-        "step_ms = 5.0",
-        "[policy.link]",
-        "min_chunk = 2048",
-        "max_chunk = 3072",
-        "[policy.router]",
-        "md_local_tokens = 64",
-        "relay_margin = 0.0",
-        "catch_up_backlog = 16",
-        "singular_min_uncached = 512",
-        "singular_pool_fraction = 0.3",
-        "[[datacenters]]",
-        'name = "a"',
-        "[[datacenters]]",
-        'name = "b"',
-        "[[lines]]",
-        'name = "a-b"',
-        'between = ["a", "b"]',
-        f"rtt_ms = {rtt_ms}",
-    ]
-    for name, (role, datacenter) in NODES.items():
-        text += [
-            "[[nodes]]",
-            f'name = "{name}"',
-            f'role = "{role}"',
-            f'datacenter = "{datacenter}"',
-            f'listen = "127.0.0.1:{ports[name]}"',
-            f'http = "{http[name]}"',
-            f"pool_blocks = {pool_blocks}",
-        ]
-    for (source, target), port in routes.items():
-        text += [
-            "[[routes]]",
-            f'source = "{source}"',
-            f'target = "{target}"',
-            f'address = "127.0.0.1:{port}"',
-        ]
-    return "\n".join(text) + "\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.judging import Difference, Tally, Trouble, difference, is_red, verdict
+from tests.chaos.judging import Difference, Must, Tally, Trouble, difference, is_red, missed, verdict
 from tests.chaos.stage import Held, leaked
-from tests.chaos.story import Plan, run
+from tests.chaos.story import Plan, hastily, run
 
 RUN = list(range(100, 160))
 
@@ -22,6 +22,16 @@ def test_whatever_breaks_clients_are_told_each_id_once_and_nothing_is_left(tmp_p
     assert not is_red(outcome.line), (json.dumps(outcome.line), outcome.notes, outcome.script)
     assert sum(outcome.line["faults"].values()) >= 4  # type: ignore[attr-defined]
     assert outcome.line["finished"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "check", ["accept_damage", "publish_early", "append_twice", "name_terms_twice", "forget_releases"]
+)
+def test_a_check_that_is_switched_off_turns_the_run_red(check: str, tmp_path: Path) -> None:
+    """In real processes; `property/test_mesh_sees.py` has the same in virtual time."""
+    outcome = asyncio.run(run(hastily(Plan(seed=7), check), tmp_path))
+    assert is_red(outcome.line), (json.dumps(outcome.line), outcome.notes, outcome.script)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +78,13 @@ def test_one_bad_thing_is_red(kind: str) -> None:
     assert is_red(verdict(tally, {}, {}, [], []))
     assert is_red(verdict(Tally(), {}, {"main-0": {"held_pins": 1.0}}, [], []))
     assert is_red(verdict(Tally(), {}, {}, [], ["main-0 ended with 1"]))
+
+
+def test_a_whole_run_has_to_show_more_than_that_it_is_right() -> None:
+    good = verdict(Tally(finished=99, lost=1), {"kill": 150}, {}, [0.5] * 8, [])
+    assert not missed(good, Must())
+    assert missed(good | {"faults": {"kill": 149, "disconnect": 99}}, Must()) == ["149 faults, not 150"]
+    assert missed(good | {"recovery_s": [0.5] * 7 + [5.1]}, Must()) == ["recovery took 5.1 s, not 5"]
+    assert missed(good | {"recovery_s": [0.5] * 7}, Must()) == ["7 quiet windows, not 8"]
+    assert len(missed(verdict(Tally(finished=98, lost=2), {"kill": 150}, {}, [0.5] * 8, []), Must())) == 1
+    assert len(missed(good | {"errors_not_allowed": {"500": 1}}, Must())) == 1
