@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from shared.engine.api import Draw, Drawn, StepPlan, StepResult, WorkItem, ids_of
 from shared.engine.events import BlocksReady, EngineEvent, Extended, Fault, Finished, Sampled, Starved
 from shared.engine.meter import EngineStats, Meter
+from shared.engine.pace import Pace
 from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import Goal, Phase, Sequence, SequenceSpec, Turn
 from shared.engine.tables import Tables
@@ -28,7 +29,8 @@ class Engine:
         self._block_tokens = block_tokens
         self._max_context = max_context
         self._tables = Tables(pool, block_tokens)
-        self._scheduler = Scheduler(policy, block_tokens)
+        self._pace = Pace(policy.extend_stretch)
+        self._scheduler = Scheduler(policy, self._pace)
         self._meter = Meter(block_tokens)
         self._sequences: dict[int, Sequence] = {}
         self._next = 1
@@ -148,6 +150,7 @@ class Engine:
             raise InvariantBroken("a result does not belong to the running step")
         self._flying = None
         self._meter.applied(now, plan, result)
+        self._pace.applied(plan, result)
         for item, drawn in zip(plan.items, result.drawn, strict=True):
             sequence = self._sequences[item.seq]
             sequence.flying = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from shared.engine.pace import LEAST, Pace
 from shared.engine.sequence import Goal, Sequence
 from shared.policy.config import WorkerPolicy
 
@@ -14,9 +15,9 @@ FAIR_TURN = 4
 class Scheduler:
     """Decodes first, then extends by priority, FIFO within, packed until the step's tokens are used up."""
 
-    def __init__(self, policy: WorkerPolicy, block_tokens: int) -> None:
+    def __init__(self, policy: WorkerPolicy, pace: Pace) -> None:
         self._policy = policy
-        self._block_tokens = block_tokens
+        self._pace = pace
         self._turn = 0
         self._starts = 0
 
@@ -37,9 +38,9 @@ class Scheduler:
         """(sequence, new tokens) of the next step. `fit` makes room for n new tokens and returns how many
         fit.
 
-        While a sequence decodes, the new tokens of a step are at most `token_budget`, decodes included, but
-        extends keep at least a block's worth; alone, extends get `max_chunk_tokens`. What one leaves is given
-        to the next.
+        While a sequence decodes, the new tokens of a step are at most `token_budget`, decodes included, and
+        extends get what the pace allows beside them, at least a few; alone, they get `max_chunk_tokens`. What
+        one leaves is given to the next.
         """
         decodes: list[Sequence] = []
         extends: list[Sequence] = []
@@ -61,7 +62,7 @@ class Scheduler:
         if not decoding:
             return self._policy.max_chunk_tokens
         budget = self._policy.token_budget
-        return max(budget - decoding, min(budget, self._block_tokens))
+        return self._pace.room(max(budget - decoding, min(budget, LEAST)))
 
     def _ordered(self, extends: list[Sequence]) -> list[Sequence]:
         if len(extends) < 2:

@@ -67,6 +67,8 @@ class WorkerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Prefills that wait at P; more are refused with `queue_full`."""
     token_budget: int = 512
     """New tokens per step while others decode."""
+    extend_stretch: float = 1.75
+    """Longest step while others decode, as a multiple of a step of decodes alone; extends are cut to it."""
     max_chunk_tokens: int = 2048
     """New tokens of one sequence per step when nothing decodes."""
     growth_tokens: int = 256

@@ -117,7 +117,12 @@ _LIMITS: Mapping[type[msgspec.Struct], Mapping[str, Limit]] = {
     },
     LinkPolicy: {"bulk_connections": Limit(least=1, most=64)},
     LinePolicy: {"oldest_share": _FRACTION},
-    WorkerPolicy: {"send_pin_fraction": _PART, "unlanded_fraction": _PART, "align_fraction": _FRACTION},
+    WorkerPolicy: {
+        "send_pin_fraction": _PART,
+        "extend_stretch": _AT_LEAST_ONE,
+        "unlanded_fraction": _PART,
+        "align_fraction": _FRACTION,
+    },
     RouterPolicy: {"singular_pool_fraction": _FRACTION, "rewarm_share": _FRACTION},
 }
 

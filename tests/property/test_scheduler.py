@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from shared.engine.api import SamplingParams
 from shared.engine.events import BlocksReady, EngineEvent, Extended, Fault, Finished, Sampled, Starved
+from shared.engine.pace import LEAST
 from shared.engine.sequence import Goal
 from shared.engine.synthetic import synthetic_next, synthetic_run
 from shared.errors import OutOfBlocks
@@ -338,7 +339,7 @@ def test_the_budget_holds_while_others_decode(owners: int, lengths: list[int], b
         items = bench.plans[-1].items
         assert [item.seq for item in items[:owners]] == decoding  # each of them, in each step
         extended = sum(len(item.ids) for item in items[owners:])
-        assert extended + owners <= max(budget, owners + min(BLOCK, budget))
+        assert extended + owners <= max(budget, owners + min(LEAST, budget))
         waiting -= {event.seq for event in of(events, Sampled)}
         if not waiting:
             break
