@@ -7,12 +7,13 @@ by load, and counts the router's own placements beside the workers' reports.
 
 from __future__ import annotations
 
+import math
 from heapq import nsmallest
 
 from services.router.fleet import Fleet
 from services.router.index import Index, Match
 from services.router.survey import Survey
-from services.router.wish import Candidate, NoRoad, Obstacle, Plan, Wish
+from services.router.wish import Candidate, Demand, NoRoad, Obstacle, Plan, Wish
 from services.router.worker import PoolKey, Worker
 from shared.policy.config import RouterPolicy, WorkerPolicy
 from shared.policy.pipeline import Choice, Pipeline, Roads, choose_pipeline
@@ -29,6 +30,10 @@ wait for it: others will.
 TIE = 0.03
 """Roads whose cost differs by less than this part (or 10 ms) are equal: overlap and load decide."""
 
+
+SEATS = 1.5
+"""Requests that a main decode is given, as a part of those that it runs at once: some are still being
+prefilled or are on the line."""
 
 WHY_NOT = {"draining": Obstacle.NONE, "failing": Obstacle.FULL}
 """What there is to hope for from a worker that gets no new work; others may give signs of life again."""
@@ -57,7 +62,7 @@ class Placement:
                 found = self._road(survey, main, survey.match(main.node), sender)
             (bad if found.pipeline is None else good).append(found)
         if not good:
-            return _no_road(bad, "there is no main decode worker")
+            return _no_road(bad, "there is no main decode worker", survey.demand())
         best = _best(good)
         rejected = [one for one in good if one is not best] + bad
         return Plan(best, best.pipeline or Pipeline.P_MD, best.reason, tuple(rejected))
@@ -113,7 +118,19 @@ class Placement:
         roads = [self._with_prefill(survey, main, match, one) for one in senders]
         if not roads:
             roads = [self._without_prefill(survey, main, match)]
-        return _best([road for road in roads if road.pipeline is not None] or roads)
+        best = _best([road for road in roads if road.pipeline is not None] or roads)
+        return self._queued(survey, best) if best.pipeline is not None else best
+
+    def _queued(self, survey: Survey, road: Candidate) -> Candidate:
+        """The road, unless its prefill has enough to do: waiting for that one is then better than having
+        another compute what this one holds, or it would not have been the best.
+        """
+        prefill = None if road.prefill is None else self._fleet.get(road.prefill)
+        wait = 0.0 if prefill is None or survey.wish.patient else survey.prefill_wait(prefill)
+        if wait <= self._policy.max_prefill_wait:
+            return road
+        why = f"{road.prefill} has {wait:.2g} s of prefill queued"
+        return Candidate(road.node, road.role, why, Obstacle.FULL, cost=road.cost)
 
     def _with_prefill(self, survey: Survey, main: Worker, match: Match, prefill: Worker) -> Candidate:
         wish = survey.wish
@@ -141,10 +158,6 @@ class Placement:
         )
         if choice.pipeline is Pipeline.MD:
             return self._alone(survey, main, match, choice)
-        wait = survey.prefill_wait(prefill)
-        if wait > self._policy.max_prefill_wait and not wish.patient:
-            why = f"{prefill.node} has {wait:.0f} s of prefill queued"
-            return Candidate(main.node, str(Role.MAIN), why, Obstacle.FULL, cost=t_prefill)
         return Candidate(
             node=main.node,
             role=str(Role.MAIN),
@@ -162,6 +175,7 @@ class Placement:
             cost=t_prefill
             + t_main
             + survey.decode_cost(main)
+            + survey.prefill_work(prefill) * prefill.load()
             + LINE_USE * survey.line_use(prefill, main, match),
             ample=self._ample(survey, main, match),
             wait=choice.wait,
@@ -218,6 +232,7 @@ class Placement:
             whole = len(wish.hashes) + survey.growth_blocks()
             need = whole - survey.match(main.node).have
             free = main.free_blocks()
+            taken, seats = main.taken(), math.ceil(SEATS * announce.max_running)
             rows = (
                 (
                     wish.tokens >= announce.max_context,
@@ -232,6 +247,7 @@ class Placement:
                 (main.node in wish.avoid, wish.avoid.get(main.node), "refused or failed this request"),
                 (survey.now < main.full_until, Obstacle.FULL, "full"),
                 (need > free, Obstacle.FULL, f"needs {need} blocks, {free} are free"),
+                (taken >= seats, Obstacle.FULL, f"{taken} requests run or are on their way, {seats} may"),
             )
             why, kind = next(((text, row) for holds, row, text in rows if holds and row), (None, kind))
         return None if why is None else Candidate(main.node, str(Role.MAIN), why, kind)
@@ -245,7 +261,8 @@ class Placement:
         missing = len(survey.wish.hashes) - match.have
         promised = main.report.promised_blocks
         half = self._worker.unlanded_fraction * main.announce.pool_blocks
-        room = 4 * main.free_blocks() >= 5 * (missing + survey.growth_blocks())
+        # What matches may be cached, and counts as free until it is pinned.
+        room = 4 * main.free_blocks() >= 5 * (len(survey.wish.hashes) + survey.growth_blocks())
         return room and (promised == 0 or promised + missing <= half)
 
     def _singular(self, relay: Worker, wish: Wish) -> bool:
@@ -257,14 +274,15 @@ class Placement:
         return not held or held + len(wish.hashes) <= self._policy.singular_pool_fraction * pool
 
 
-def _no_road(rejected: list[Candidate], nobody: str) -> NoRoad:
+def _no_road(rejected: list[Candidate], nobody: str, demand: Demand) -> NoRoad:
     """The answer where every candidate was rejected: the mildest obstacle tells what there is to hope for."""
     order = list(Obstacle)
     kinds = [one.obstacle for one in rejected if one.obstacle is not None]
     if not kinds:
         return NoRoad(Obstacle.NONE, tuple(rejected), details=nobody)
     waits = [one.wait for one in rejected if one.obstacle is Obstacle.LINE]
-    return NoRoad(min(kinds, key=order.index), tuple(rejected), wait=min(waits, default=0.0), details=nobody)
+    kind = min(kinds, key=order.index)
+    return NoRoad(kind, tuple(rejected), min(waits, default=0.0), nobody, demand)
 
 
 def _best(roads: list[Candidate]) -> Candidate:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from services.router.fleet import Fleet
 from services.router.index import Index, Match
 from services.router.lines import Line
-from services.router.wish import Wish
+from services.router.wish import Demand, Wish
 from services.router.worker import PoolKey, Worker
 from shared.policy.config import RouterPolicy
 from shared.policy.pipeline import line_seconds, prefill_seconds
@@ -76,18 +76,47 @@ class Survey:
             return known
         if prefill.node == self.wish.prefill:
             return self.wish.prefill_end  # the worker's numbers have this request among those before it
-        block = self.pool.block_tokens
-        cached = min(sum(self.match(prefill.node)), (self.wish.tokens - 1) // block)
         queued = max(prefill.queued_tokens(), self.ramp(prefill, tokens=True))
         rate = prefill.prefill_rate(self._rate)
-        end = self._ends[prefill.node] = prefill_seconds(queued, self.wish.tokens - cached * block, rate)
+        end = self._ends[prefill.node] = prefill_seconds(queued, self._uncached(prefill), rate)
         return end
 
-    def prefill_wait(self, prefill: Worker) -> float:
-        """Until a prefill there begins; 0 where the request is in that queue already."""
+    def prefill_work(self, prefill: Worker) -> float:
+        """For how long the request alone would keep a prefill worker busy, and all that wait there waiting; 0
+        where it is there already.
+        """
         if prefill.node == self.wish.prefill:
             return 0.0
+        return prefill_seconds(0, self._uncached(prefill), prefill.prefill_rate(self._rate))
+
+    def _uncached(self, prefill: Worker) -> int:
+        block = self.pool.block_tokens
+        cached = min(sum(self.match(prefill.node)), (self.wish.tokens - 1) // block)
+        return self.wish.tokens - cached * block
+
+    def prefill_wait(self, prefill: Worker) -> float:
+        """Until a prefill there begins; 0 where the request is in that queue already, or no speed is known
+        yet.
+        """
+        if prefill.node == self.wish.prefill or not self._fleet.measured(Role.PREFILL, self.pool):
+            return 0.0
         return prefill.queued_tokens() / prefill.prefill_rate(self._rate)
+
+    def demand(self) -> Demand:
+        """What the request asks of all prefill workers and of the line, and what is queued at those."""
+        prefills = self.senders(None)
+        if not prefills or not self._fleet.measured(Role.PREFILL, self.pool):
+            return Demand()
+        rate = sum(one.prefill_rate(self._rate) for one in prefills)
+        tokens = max(1, min(self._uncached(one) for one in prefills))
+        line = min(
+            (
+                self.line_use(prefills[0], main, self.match(main.node))
+                for main in self._fleet.of(Role.MAIN, self.pool)
+            ),
+            default=0.0,
+        )
+        return Demand(max(tokens / rate, line), sum(one.queued_tokens() for one in prefills) / rate)
 
     def local(self, main: Worker, match: Match) -> float:
         """Until main decode alone has drawn the next id."""

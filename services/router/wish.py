@@ -42,6 +42,16 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """What a request asks of the mesh as a whole, in seconds of whatever it keeps busy longest: all prefill
+    workers together, or the line.
+    """
+
+    seconds: float = 0.0  # this request alone; 0.0 while no speed is known
+    backlog: float = 0.0  # what is queued there before it
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One main decode with its best prefill, or one that was rejected (`reason` then says why)."""
 
@@ -101,6 +111,7 @@ class NoRoad:
     rejected: tuple[Candidate, ...] = ()
     wait: float = 0.0
     details: str = field(default="")
+    demand: Demand = field(default_factory=Demand)
 
     def why(self) -> str:
         """One line that names each candidate's reason."""

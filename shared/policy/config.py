@@ -113,8 +113,9 @@ class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Seconds by which a relay must be earlier than MD to be attached."""
     max_line_wait: float = 30.0
     """Seconds of line backlog and delta above which low-hit work is refused."""
-    max_prefill_wait: float = 60.0
-    """Seconds of prefill queue above which a prefill worker gets no new request."""
+    max_prefill_wait: float = 1.0
+    """Seconds of prefill queue above which a prefill worker gets no new request: it waits at the router, where
+    tenants take turns."""
     catch_up_backlog: int = 64
     """Ids between the log's end and MD's extend at which a catch-up cut is made."""
     catch_up_rounds: int = 2
@@ -156,8 +157,8 @@ class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_losses: int = 8
     """Workers lost, stalled or drained under one request, without an id between, before it ends."""
     queue_wait: float = 10.0
-    """Seconds a request may wait for room before it is refused; one that would wait longer is refused at
-    once."""
+    """Seconds a request may wait for room before it is refused. One that is expected to wait half as long is
+    refused at once; a fifth, where requests have been waiting all that time."""
     max_waiting: int = 1024
     """Requests that wait for room at most."""
     breaker_failures: int = 3

@@ -41,25 +41,25 @@ def test_lower_priority_numbers_go_first() -> None:
     assert serve(room, 1) == [1]
 
 
-def test_tenants_share_by_tokens_not_by_requests() -> None:
+def test_tenants_share_by_what_they_keep_busy_not_by_requests() -> None:
     room = WaitingRoom()
     for at in range(100):
-        room.add(rid(at), "large", 0, 8000)
+        room.add(rid(at), "large", 0, 80_000)
     for at in range(100, 500):
-        room.add(rid(at), "small", 0, 1000)
-    tokens: Counter[str] = Counter()
+        room.add(rid(at), "small", 0, 10_000)
+    cost: Counter[str] = Counter()
     for counter in serve(room, 180):
-        tokens["large" if counter < 100 else "small"] += 8000 if counter < 100 else 1000
-    assert 0.8 < tokens["large"] / tokens["small"] < 1.25
+        cost["large" if counter < 100 else "small"] += 80_000 if counter < 100 else 10_000
+    assert 0.8 < cost["large"] / cost["small"] < 1.25
 
 
 def test_a_tenant_that_was_alone_owes_nothing_when_another_comes() -> None:
     room = WaitingRoom()
     for at in range(50):
-        room.add(rid(at), "first", 0, 4000)
+        room.add(rid(at), "first", 0, 20_000)
     serve(room, 40)
     for at in range(100, 120):
-        room.add(rid(at), "second", 0, 4000)
+        room.add(rid(at), "second", 0, 20_000)
     served = serve(room, 10)
     assert 4 <= sum(counter < 100 for counter in served) <= 6
 
@@ -108,7 +108,7 @@ def test_what_would_wait_too_long_is_refused_at_once() -> None:
     admission.drain.ended(2.0)
     with pytest.raises(Overloaded, match="20 requests wait") as refused:
         admission.enter(2.0, rid(99), "a", 0, 10)
-    assert refused.value.retry_after == pytest.approx(20.0)
+    assert refused.value.retry_after == pytest.approx(21.0)  # its own turn too
 
 
 def test_the_waiting_room_is_bounded() -> None:
@@ -128,3 +128,40 @@ def test_the_drain_is_measured_only_while_some_wait() -> None:
     for at in range(10, 40):
         admission.enter(200.5, rid(at), "a", 0, 10)
     assert len(admission.room) == 31
+
+
+def test_what_workers_have_queued_counts_before_any_request_has_ended() -> None:
+    admission = Admission(RouterPolicy(queue_wait=10.0))
+    admission.enter(0.0, rid(1), "a", 0, 1_000_000, backlog=3.5)
+    with pytest.raises(Overloaded, match="about 6 s") as refused:
+        admission.enter(0.0, rid(2), "a", 0, 1_000_000, backlog=4.6)
+    assert refused.value.retry_after == pytest.approx(5.6)
+
+
+def test_a_queue_that_stands_is_kept_shorter_than_a_burst() -> None:
+    admission = Admission(RouterPolicy(queue_wait=10.0))
+    admission.enter(0.0, rid(1), "a", 0, 10, backlog=4.0)
+    for at in range(1, 11):
+        admission.drain.ended(float(at))
+    with pytest.raises(Overloaded):
+        admission.enter(11.0, rid(2), "a", 0, 10, backlog=4.0)
+    admission.leave(11.0, rid(1))
+    admission.enter(11.0, rid(3), "a", 0, 10, backlog=4.0)
+
+
+def test_a_tenant_that_fills_the_room_keeps_no_other_out() -> None:
+    admission = Admission(RouterPolicy(queue_wait=10.0))
+    for at in range(51):
+        admission.enter(0.0, rid(at), "many", 0, 100_000)
+    with pytest.raises(Overloaded):
+        admission.enter(0.0, rid(98), "many", 0, 100_000)
+    admission.enter(0.0, rid(99), "few", 0, 100_000)
+
+
+def test_only_what_is_served_before_it_keeps_a_request_out() -> None:
+    admission = Admission(RouterPolicy(queue_wait=10.0))
+    for at in range(51):
+        admission.enter(0.0, rid(at), "a", 5, 100_000)
+    with pytest.raises(Overloaded):
+        admission.enter(0.0, rid(98), "a", 5, 100_000)
+    admission.enter(0.0, rid(99), "a", 0, 100_000)

@@ -206,6 +206,49 @@ def test_a_new_empty_worker_is_not_flooded() -> None:
     assert shares["p4"] <= 4
 
 
+def test_a_busy_worker_does_not_compute_what_another_busy_one_holds() -> None:
+    """The shorter queue would answer a little sooner, and keep all behind it waiting for 0.6 s more."""
+    numbers = Numbers("p1", "p2", "m1")
+    chain = numbers.chain(200)
+    numbers.hold("p1", chain)
+    numbers.report("p1", queued_tokens=9_000, running=9)
+    numbers.report("p2", queued_tokens=2_000, running=2)
+    assert plan(numbers, numbers.wish(chain, tail=320)).chosen.prefill == "p1"
+    numbers.report("p2", queued_tokens=0, running=0)
+    assert plan(numbers, numbers.wish(chain, tail=320)).chosen.prefill == "p2", "nobody waits there"
+
+
+def test_a_request_waits_for_its_busy_prefill_rather_than_go_to_another() -> None:
+    numbers = Numbers("p1", "p2", "m1", max_prefill_wait=1.0)
+    chain = numbers.chain(200)
+    numbers.hold("p1", chain)
+    numbers.hold("m1", chain)
+    numbers.report("p1", queued_tokens=11_000, running=9)
+    numbers.report("p2", queued_tokens=8_000, running=2)
+    waits = no_road(numbers, numbers.wish(chain, tail=320))
+    assert waits.obstacle is Obstacle.FULL
+    assert waits.demand.seconds == pytest.approx(330 / 20_000, rel=0.1)
+    assert waits.demand.backlog == pytest.approx(19_000 / 20_000)
+
+
+def test_a_main_decode_gets_no_more_requests_than_it_will_have_places_for() -> None:
+    numbers = Numbers("p1", "m1")
+    numbers.announce("m1", max_running=4)
+    for _ in range(6):
+        numbers.place("m1", blocks=1)
+    numbers.now += 10.0
+    numbers.report("m1", running=1)  # the others are still on their way
+    assert no_road(numbers, numbers.wish(numbers.chain(10))).obstacle is Obstacle.FULL
+
+
+def test_what_matches_is_free_until_it_is_pinned() -> None:
+    numbers = Numbers("p1", "m1")
+    chain = numbers.chain(100)
+    numbers.hold("m1", chain[:90])
+    numbers.report("m1", free_blocks=100)
+    assert not plan(numbers, numbers.wish(chain)).chosen.ample, "90 of the free blocks are those that match"
+
+
 def test_a_failing_worker_attracts_no_load() -> None:
     numbers = Numbers("p1", "p2", "m1")
     numbers.report("p1", queued_tokens=50_000)
