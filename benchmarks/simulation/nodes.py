@@ -12,6 +12,7 @@ from shared.engine.engine import Engine
 from shared.engine.events import EngineEvent
 from shared.engine.synthetic import SyntheticTiming
 from shared.policy.line_share import ShareHeld
+from shared.wire.handshake import MAX_VERSION
 from shared.wire.messages import KvChunk, Message, Role
 from shared.wire.port import BulkCore, ControlCore, OutChunk, PeerInfo
 
@@ -43,10 +44,13 @@ class Node:
     alive: bool = True
     stepping: StepPlan | None = None
     armed: float | None = None
+    version: int = MAX_VERSION
+    """The highest protocol version that it speaks."""
 
-    @property
-    def peer(self) -> PeerInfo:
-        return PeerInfo(self.name, self.role, self.datacenter, self.incarnation)
+    def met_by(self, other: Node) -> PeerInfo:
+        """What another node is told of it."""
+        version = min(self.version, other.version)
+        return PeerInfo(self.name, self.role, self.datacenter, self.incarnation, version)
 
     @property
     def bulk(self) -> BulkCore | None:

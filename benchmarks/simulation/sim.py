@@ -30,6 +30,10 @@ def _as_it_is(_node: Node, _plan: StepPlan, result: StepResult) -> StepResult:
     return result
 
 
+def _said(_source: Node, _target: Node, message: Message) -> Message:
+    return message
+
+
 def _open_line(_one: Node, _other: Node) -> Line:
     return Line()
 
@@ -55,6 +59,7 @@ class Sim:
         self.damage: Callable[[KvChunk, bytearray], None] = _nothing
         self.tamper: Callable[[Node, StepPlan, StepResult], StepResult] = _as_it_is
         self.spy: Callable[[str, str, Message, bytes], None] = _nothing
+        self.translate: Callable[[Node, Node, Message], Message] = _said
         self.line_between: Callable[[Node, Node], Line] = _open_line
         self.after = after
         self.events = 0
@@ -185,7 +190,7 @@ class Sim:
         link.waiting = {a: deque(), b: deque()}
         self.links[frozenset((a, b))] = link
         for node in link.ends:
-            node.core.on_session(self.now, link.other(node).peer)
+            node.core.on_session(self.now, link.other(node).met_by(node))
         for node in link.ends:
             self.perform(node)
             for lane in lanes:
@@ -301,7 +306,7 @@ class Sim:
             return
         self.spy(node.name, target, message, payload)
         other = link.other(node)
-        link.waiting[other.name].append((message, payload))
+        link.waiting[other.name].append((self.translate(node, other, message), payload))
         if link.up:
             self._fly(link, other)
 

@@ -8,7 +8,7 @@ what clients see (I1).
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -23,8 +23,10 @@ from shared.engine.synthetic import SyntheticRunner, SyntheticTiming, synthetic_
 from shared.kv.pool import BlockPool
 from shared.policy.config import LinePolicy, LinkPolicy, RouterPolicy, WorkerPolicy
 from shared.wire import messages as m
+from shared.wire.handshake import MAX_VERSION
 from shared.worker.asked import params_of
 from shared.worker.worker import Worker
+from tests.support import version_1
 from tests.support.mesh import BLOCK_TOKENS, LAYOUT, VOCAB, WorkerNode, hashes_of, root
 from tests.support.mesh_client import Client, TermWatch
 
@@ -77,14 +79,17 @@ class WholeMesh:
         routers: Sequence[str] = ("r",),
         warm: float = 0.5,
         check_every: int = 4,
+        old: Collection[str] = (),
     ) -> None:
-        """`check_every`: events of a worker between two looks at its books."""
+        """`check_every`: events of a worker between two looks at its books. `old`: who speaks version 1."""
+        self._old = frozenset(old)
         self.random = random.Random(seed)
         self._check_every = check_every
         self._since = 0
         self.sim = Sim(seed, chunk=chunk, lanes=lanes, after=self._after)
         self.watch = TermWatch()
         self.sim.spy = self.watch.see
+        self.sim.translate = self._translated
         self.lan = Line(lan, 0.0005, jitter)
         self.wan = Line(wan, delay, jitter)
         self.sim.line_between = lambda a, b: self.lan if a.datacenter == b.datacenter else self.wan
@@ -111,8 +116,17 @@ class WholeMesh:
         line = RouterLine(WAN, ("a", "b"), self.wan.rate, 2 * self.wan.delay)
         core = RouterCore(name, "a", incarnation, self._router, worker=self._worker, lines=[line])
         self.routers[name] = core
-        self.sim.add(Node(name, m.Role.ROUTER, core, incarnation, "a"))
+        self.sim.add(Node(name, m.Role.ROUTER, core, incarnation, "a", version=self._version(name)))
         return core
+
+    def _version(self, name: str) -> int:
+        return version_1.VERSION if name in self._old else MAX_VERSION
+
+    def _translated(self, source: Node, target: Node, message: m.Message) -> m.Message:
+        """What arrives of a message, as the two speak."""
+        if source.version == target.version == MAX_VERSION:
+            return message
+        return version_1.as_version_1(message)
 
     def boot(self, name: str) -> WorkerNode:
         """A worker starts, with an empty pool."""
@@ -153,7 +167,17 @@ class WholeMesh:
             link=LinkPolicy(),
             line_of=lambda node: WAN if self._where(node) != datacenter else f"inside {datacenter}",
         )
-        process = Node(name, role, worker, incarnation, datacenter, engine, runner, timing)
+        process = Node(
+            name,
+            role,
+            worker,
+            incarnation,
+            datacenter,
+            engine,
+            runner,
+            timing,
+            version=self._version(name),
+        )
         node = WorkerNode(process, worker, pool)
         self.workers[name] = node
         self.sim.add(node)

@@ -1,4 +1,4 @@
-"""Two models in one mesh behind one router: each request goes to workers of its model, and they never meet."""
+"""Two models behind one router: each request goes to workers of its model, and these never meet."""
 
 from __future__ import annotations
 
