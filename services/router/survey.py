@@ -4,6 +4,8 @@ and index.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from services.router.fleet import Fleet
 from services.router.index import Index, Match
 from services.router.lines import Line
@@ -12,6 +14,10 @@ from services.router.worker import PoolKey, Worker
 from shared.policy.config import RouterPolicy
 from shared.policy.pipeline import line_seconds, prefill_seconds
 from shared.wire.messages import Role
+
+SHORT_LANE = 0.5
+"""Part of a line's rate that serves its shortest transfers first: a small one does not wait for all that is
+queued."""
 
 
 class Survey:
@@ -31,6 +37,7 @@ class Survey:
         self._ends: dict[str, float] = {}
         self._relays: dict[str, tuple[Worker, float] | None] = {}
         self._outstanding: dict[str, int] = {}
+        self._sizes: dict[str, list[int]] = {}  # by line, of this router's transfers
         self._usable: list[Worker] | None = None
         self._costs: dict[str, float] = {}
 
@@ -130,10 +137,29 @@ class Survey:
         line = self._fleet.line(sender, main)
         rate = self._fleet.lines.rate(line)
         waiting = self.outstanding(line)
-        seconds = line_seconds(waiting, self._missing(main, match), rate, line.rtt)
+        missing = self._missing(main, match)
+        seconds = line_seconds(waiting, missing, rate, line.rtt)
+        if waiting and missing and rate:
+            short = line_seconds(self._shorter(line, missing), missing, SHORT_LANE * rate, line.rtt)
+            seconds = min(seconds, short)
         if match.expected and rate:
             seconds = max(seconds, waiting / rate + line.rtt)
         return seconds
+
+    def _shorter(self, line: Line, size: int) -> int:
+        """Bytes of transfers on a line that go before one of `size` bytes in the lane of the shortest; those
+        that other routers asked for may all be.
+        """
+        sizes = self._sizes.get(line.name)
+        if sizes is None:
+            sizes = self._sizes[line.name] = sorted(
+                placed.bytes
+                for worker in self._fleet.all()
+                for placed in worker.placed.values()
+                if placed.bytes and placed.line == line.name
+            )
+        unknown = max(0, self.outstanding(line) - sum(sizes))
+        return unknown + sum(sizes[: bisect_right(sizes, size)])
 
     def line_use(self, sender: Worker, main: Worker, match: Match) -> float:
         """For how long the line is busy with what main decode lacks."""

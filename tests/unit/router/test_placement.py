@@ -6,6 +6,7 @@ import pytest
 
 from services.router.index import Match
 from services.router.wish import NoRoad, Obstacle, Plan, Wish
+from services.router.worker import Placed
 from shared.policy.pipeline import Pipeline
 from tests.support.placing import BLOCK, BLOCK_BYTES, Numbers
 
@@ -247,6 +248,21 @@ def test_what_matches_is_free_until_it_is_pinned() -> None:
     numbers.hold("m1", chain[:90])
     numbers.report("m1", free_blocks=100)
     assert not plan(numbers, numbers.wish(chain)).chosen.ample, "90 of the free blocks are those that match"
+
+
+def test_a_small_transfer_does_not_wait_for_all_that_is_queued_on_the_line() -> None:
+    numbers = Numbers("p1", "m1", max_line_wait=30.0)
+    chain = numbers.chain(100)
+    numbers.hold("p1", chain)
+    numbers.hold("m1", chain[:80])
+    for size in (1_000_000_000, 10_000_000):
+        numbers["p1"].book(object(), Placed(numbers.now, line="wan", bytes=size, request=False))
+    found = plan(numbers, numbers.wish(chain)).chosen
+    assert found.t_main == pytest.approx(2 * (10e6 + 20e6) / 25e6 + 0.04)
+    for _ in range(20):
+        numbers["p1"].book(object(), Placed(numbers.now, line="wan", bytes=50_000_000, request=False))
+    assert plan(numbers, numbers.wish(chain)).chosen.t_main == pytest.approx(found.t_main)
+    assert no_road(numbers, numbers.wish(numbers.chain(100))).obstacle is Obstacle.LINE
 
 
 def test_a_failing_worker_attracts_no_load() -> None:
