@@ -111,7 +111,10 @@ class Observer:
             waiting=sum(r.waiting for r in live.values()),
             oldest_wait_ms=_ms(self.oldest_wait(now)),
             rows=[self._running(now, r) for r in islice(live.values(), MOST_ROWS)],
-            ended=[_row(one.rid, one.outcome, one.at, one.trace, one.facts) for one in self._last],
+            ended=[
+                _row(one.rid, one.outcome, one.at, one.trace, one.facts, ago=now - one.at)
+                for one in self._last
+            ],
         )
 
     def _running(self, now: float, r: Request) -> RequestRow:
@@ -212,7 +215,9 @@ def _facts(r: Request) -> dict[str, Any]:
     }
 
 
-def _row(rid: Rid, state: str, now: float, trace: Trace, facts: Mapping[str, Any]) -> RequestRow:
+def _row(
+    rid: Rid, state: str, now: float, trace: Trace, facts: Mapping[str, Any], *, ago: float = 0.0
+) -> RequestRow:
     since = trace.submitted
     return RequestRow(
         id=f"{rid.incarnation:x}.{rid.counter}",
@@ -220,6 +225,7 @@ def _row(rid: Rid, state: str, now: float, trace: Trace, facts: Mapping[str, Any
         prompt_tokens=trace.prompt_tokens,
         hit_tokens=min(trace.md_hit_tokens, trace.prompt_tokens),
         age_ms=_ms(now - since),
+        ago_ms=_ms(ago),
         stages=[(str(stage), _ms(at - since)) for stage, at in trace.stages],
         crossings=_crossings(trace),
         nodes=dict(trace.nodes),

@@ -38,6 +38,8 @@ class RequestRow(msgspec.Struct, frozen=True):
     """Output tokens so far, and at most."""
     age_ms: float
     """Since its submit; of one that has ended, until its end."""
+    ago_ms: float
+    """Since its end; 0 while it runs."""
     stages: list[tuple[str, float]]
     """(stage, when it began), in order; the last one goes on."""
     crossings: list[Crossing]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from services.router.core import RouterCore
@@ -20,6 +21,8 @@ from services.router.front.app import Front, create_app
 from services.router.front.keys import Keys, read_keys
 from services.router.front.models import Served
 from services.router.front.tokens import Tokenizer, load_tokenizer
+from services.router.front.ui.feed import Feed
+from services.router.front.ui.page import live_routes
 from services.router.lines import Line
 from services.router.picture import Picture
 from services.router.streams import Streams
@@ -80,6 +83,7 @@ class RouterService:
         )
         self.streams = Streams(self.core, self._endpoint.perform, time.monotonic)
         self.core.after = self._after
+        self._feed = Feed(lambda: msgspec.json.encode(self.picture()))
 
     async def start(self) -> None:
         """Load the tokenizers, listen for workers, then for clients."""
@@ -99,9 +103,8 @@ class RouterService:
             policy=mesh.policy.router,
         )
         app = create_app(front)
-        app.router.routes.extend(
-            admin_routes(self, key_file(mesh.http.admin_key_file, "http.admin_key_file"))
-        )
+        key = key_file(mesh.http.admin_key_file, "http.admin_key_file")
+        app.router.routes.extend([*admin_routes(self, key), *live_routes(self._feed, key, node.name)])
         self._web = WebServer(
             app,
             host,
@@ -150,6 +153,7 @@ class RouterService:
 
     async def stop(self) -> None:
         """End what is left and tell the peers."""
+        self._feed.close()
         await self._web.stop()
         await self._endpoint.close("stopped")
 

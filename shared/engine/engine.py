@@ -107,6 +107,10 @@ class Engine:
         """Leading tokens that have KV."""
         return self._get(seq).computed
 
+    def begun(self, seq: int) -> float | None:
+        """When its first step was planned, by the caller's clock; None: it has waited so far."""
+        return self._get(seq).begun
+
     def hashes(self, seq: int) -> list[bytes]:
         """Chain hashes of the leading full blocks, as far as they are known."""
         return list(self._get(seq).hashes)
@@ -138,6 +142,9 @@ class Engine:
         picked = self._scheduler.pick(running, self._fit)
         if not picked and not self._ended and not self._events:
             return None
+        for sequence, _ in picked:
+            if sequence.begun is None:
+                sequence.begun = now
         items = tuple(self._item(sequence, n) for sequence, n in picked)
         plan = StepPlan(items, tuple(self._ended))
         self._ended = []

@@ -94,6 +94,7 @@ class Sequence:
         self.publish = spec.publish
         self.phase = Phase.RESTING
         self.added: float | None = now  # in the caller's seconds; None once it has had a place
+        self.begun: float | None = None  # when its first step was planned
         self.paused = False
         self.flying = False  # part of the running step
         self.ending = False  # ended while flying: released when the step is applied

@@ -166,7 +166,7 @@ class Prefilling:
             priority=ask.priority,
         )
         prompt.cached = len(blocks)
-        prompt.started_at = now
+        prompt.begun_at = now
         site.count("prompt_tokens_total", len(ask.ids))
         site.count("prompt_tokens_cached_total", len(blocks) * site.block_tokens)
         prompt.seq = site.engine.add(spec, now)
@@ -215,6 +215,7 @@ class Prefilling:
         """The one id: to the router and the relays; the blocks wait for an Attach or go on being sent."""
         prompt = self._prompts[self._by_seq[event.seq]]
         prompt.drawn = (event.id, asked.wire_logprob(event.logprob, event.top))
+        prompt.begun_at = self._site.engine.begun(event.seq) or now
         self._emit(prompt)
         self._tell_relays(prompt)
         self._done(now, prompt)

@@ -19,7 +19,7 @@ class Prompt:
     seq: int | None = None
     found: int = 0  # leading blocks that were seen here while it waited
     cached: int = 0  # leading blocks that were here when it started
-    started_at: float = 0.0  # when it was given to the engine
+    begun_at: float = 0.0  # when its first step was planned; as far as is known
     drawn: tuple[int, TokenLogprob | None] | None = None  # its one id
     told: set[bytes] = field(default_factory=set)  # tickets whose relay has its First
     relays: dict[bytes, str] = field(default_factory=dict)  # ticket -> relay to be told
@@ -38,7 +38,7 @@ class Prompt:
             return None
         id_, logprob = self.drawn
         logprobs = None if logprob is None else (logprob,)
-        waited = int(1e3 * (self.started_at - self.ask.since))
+        waited = int(1e3 * (self.begun_at - self.ask.since))
         return TokenRow(self.rid, self.ask.term, len(self.ask.ids), (id_,), logprobs, waited)
 
     def first(self, ticket: bytes) -> First | None:

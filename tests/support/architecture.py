@@ -99,6 +99,9 @@ SHELLS = (
     "services.router.front.prompts",
     "services.router.front.responses.endpoint",
     "services.router.front.runs",
+    "services.router.front.structure.trial",
+    "services.router.front.ui.feed",
+    "services.router.front.ui.page",
     "services.router.front.template",  # a chat template may ask for the date
 )
 CLOCKS_AND_SOCKETS = (

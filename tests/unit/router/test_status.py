@@ -35,6 +35,7 @@ ROW = RequestRow(
     made=12,
     most=64,
     age_ms=1500.0,
+    ago_ms=0.0,
     stages=[("queue", 0.0), ("prefill", 20.0), ("lan", 500.0), ("relay", 530.0)],
     crossings=[Crossing("wan", 10.0, None, 5_000_000)],
     nodes={"main_decode": "main-0"},

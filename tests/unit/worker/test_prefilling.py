@@ -108,6 +108,22 @@ def test_one_id_and_first_to_the_relay() -> None:
     assert len(bench.rows(rid, "p")) == 2
 
 
+def test_the_router_learns_how_long_a_prefill_waited() -> None:
+    bench = bench_of(max_running=1, token=0.01)
+    first, second = list(range(100, 140)), list(range(200, 240))
+    bench.prefill("p", bench.rid(1), first, greedy(50))
+    bench.prefill("p", bench.rid(2), second, greedy(50))
+    bench.until(m.TokensOut, nth=2)
+    rows = [row for out in bench.router.of(m.TokensOut) for row in out.rows]
+    assert [row.rid.counter for row in rows] == [1, 2]
+    assert rows[0].waited_ms <= 1
+    assert rows[1].waited_ms >= 400, "40 tokens of the first, 10 ms each"
+    for counter in (1, 2):
+        bench.release(bench.rid(counter), 1, "p")
+    bench.run(0.2)
+    assert bench.idle()
+
+
 def test_a_finished_prefill_waits_for_an_attach_and_then_is_cache() -> None:
     bench = bench_of(blocks=20, attach_wait=1.0)
     rid = bench.rid()
