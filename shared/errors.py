@@ -193,6 +193,10 @@ class ContextTooLong(InvalidRequest):
     code: ClassVar[str] = "context_length_exceeded"
 
 
+class BadGrammar(InvalidRequest):
+    """A grammar that cannot be compiled, or not be followed within its limits."""
+
+
 class BodyTooLarge(InvalidRequest):
     """A request's body or headers have more bytes than are read."""
 

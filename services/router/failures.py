@@ -43,6 +43,7 @@ ROWS: dict[FailReason, Row] = {
     FailReason.NAN: Row(fault=True, blames_worker=True, shun=1.0),
     FailReason.TIMEOUT: Row(fault=False, blames_worker=False, shun=1.0),
     FailReason.INTERNAL: Row(fault=True, blames_worker=True, shun=1.0),
+    FailReason.GRAMMAR: Row(fault=False, blames_worker=False, shun=0.0),
 }
 
 COUNTS_AS_LOSS = frozenset({FailReason.STALLED, FailReason.TIMEOUT})
@@ -111,6 +112,9 @@ class Failures:
         self._give_up(r, leg)
         if now >= r.deadline:
             self._endings.fail(now, r, DeadlineExceeded("the request's deadline has passed"))
+        elif failed.reason is FailReason.GRAMMAR:
+            said = failed.detail or "the grammar cannot be followed"
+            self._endings.fail(now, r, InvalidRequest(f"{said}; ask for a simpler structure", "grammar"))
         elif row.fault:
             self._failed_one(
                 now, r, leg, f"{failed.reason}: {failed.detail}" if failed.detail else failed.reason

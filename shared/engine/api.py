@@ -44,6 +44,9 @@ class Draw:
     position: int
     prompt_len: int
     params: SamplingParams
+    written: tuple[int, ...] = ()  # the ids after the prompt; () without a grammar
+    allowed: bytes | None = None
+    """What a grammar leaves: one bit an id, lowest bit first; None: every id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +121,21 @@ class Runner(Protocol):
 
 def needs_history(params: SamplingParams) -> bool:
     """Whether drawing under `params` reads earlier ids."""
-    return bool(
-        params.repetition_penalty != 1.0
-        or params.presence_penalty
-        or params.frequency_penalty
-        or params.grammar
-    )
+    return bool(params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty)
 
 
 def ids_of(history: Sequence[int], params: SamplingParams) -> tuple[int, ...]:
     """The history to put into a `Draw`."""
     return tuple(history) if needs_history(params) else ()
+
+
+def written_of(history: Sequence[int], prompt_len: int, params: SamplingParams) -> tuple[int, ...]:
+    """The ids after the prompt to put into a `Draw`."""
+    return tuple(history[prompt_len:]) if params.grammar else ()
+
+
+class Gate(Protocol):
+    """Prepares grammars aside: loop thread only, and never waits."""
+
+    def ready(self, grammar: str) -> bool:
+        """Whether ids can be drawn under it, or surely never; begins its preparation where it has not."""

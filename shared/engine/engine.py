@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from shared.engine.api import Draw, Drawn, StepPlan, StepResult, WorkItem, ids_of
+from shared.engine.api import Draw, Drawn, Gate, StepPlan, StepResult, WorkItem, ids_of, written_of
 from shared.engine.events import BlocksReady, EngineEvent, Extended, Fault, Finished, Sampled, Starved
 from shared.engine.meter import EngineStats, Meter
 from shared.engine.pace import Pace
 from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import Goal, Phase, Sequence, SequenceSpec, Turn
 from shared.engine.tables import Tables
-from shared.errors import InvalidRequest, InvariantBroken, NanLogits
+from shared.errors import BadGrammar, InvalidRequest, InvariantBroken, NanLogits
 from shared.kv.pool import BlockPool
 from shared.policy.config import WorkerPolicy
 
@@ -25,9 +25,19 @@ from shared.policy.config import WorkerPolicy
 class Engine:
     """Continuous batching of sequences over one pool."""
 
-    def __init__(self, pool: BlockPool, *, block_tokens: int, policy: WorkerPolicy, max_context: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        block_tokens: int,
+        policy: WorkerPolicy,
+        max_context: int,
+        gate: Gate | None = None,
+    ) -> None:
+        """`gate`: who prepares grammars; None: the runner does, when it draws."""
         self._block_tokens = block_tokens
         self._max_context = max_context
+        self._gate = gate
         self._tables = Tables(pool, block_tokens)
         self._pace = Pace(policy.extend_stretch)
         self._scheduler = Scheduler(policy, self._pace)
@@ -54,6 +64,7 @@ class Engine:
             self._tables.reserve(sequence)
         self._next += 1
         self._sequences[number] = sequence
+        self._unprepared(sequence)  # so that its grammar is ready by the time that it draws
         self._settle(sequence)
         return number
 
@@ -183,7 +194,16 @@ class Engine:
             running.append(sequence)
         return running
 
+    def _unprepared(self, sequence: Sequence) -> bool:
+        """Whether its grammar is not ready yet."""
+        grammar = sequence.params.grammar
+        return bool(grammar) and self._gate is not None and not self._gate.ready(grammar)
+
     def _fit(self, sequence: Sequence, room: int) -> int:
+        if sequence.draws and self._unprepared(sequence):
+            room = min(room, sequence.remaining - 1)  # all but what it would draw after
+            if room < 1:
+                return 0
         retried = sequence.starved_at != self._tables.changes
         n = self._tables.fit(sequence, room)
         if not n and retried:
@@ -197,7 +217,8 @@ class Engine:
         draw = None
         if sequence.draws and end == len(sequence.ids):
             history = ids_of(sequence.ids, sequence.params)
-            draw = Draw(history, end, sequence.prompt_len, sequence.params)
+            written = written_of(sequence.ids, sequence.prompt_len, sequence.params)
+            draw = Draw(history, end, sequence.prompt_len, sequence.params, written)
         blocks = sequence.table
         used = self._tables.blocks_for(end)
         if used < len(blocks):
@@ -234,6 +255,9 @@ class Engine:
             return
         if sequence.phase is not Phase.DONE:
             sequence.turn(Turn.FINISH)
+        if isinstance(error, BadGrammar):
+            self._events.append(Fault(sequence.number, "grammar", str(error)))
+            return
         detail = f"{type(error).__name__}: {error}"
         self._events.append(
             Fault(sequence.number, "nan" if isinstance(error, NanLogits) else "internal", detail)

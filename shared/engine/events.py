@@ -53,7 +53,7 @@ class Fault:
     """The sequence cannot go on; the engine can. It keeps its blocks until `end`."""
 
     seq: int
-    reason: Literal["nan", "internal"]
+    reason: Literal["nan", "grammar", "internal"]
     detail: str
 
 

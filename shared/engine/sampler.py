@@ -19,6 +19,7 @@ from shared.errors import InvalidRequest, NanLogits, NotBuilt
 
 Scores = np.ndarray[Any, np.dtype[np.float64]]
 Ids = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _MOST_NOISE = 22.9  # above the largest value `_gumbel` can give: -log(-log(1 - 2**-33)) = 22.87
 _SHORT = 256  # best ids tried first, before all are looked at
@@ -67,12 +68,12 @@ def draw_one(logits: np.ndarray[Any, np.dtype[np.float32]], draw: Draw) -> int:
 
 
 def adjusted(scores: Scores, draw: Draw) -> Scores:
-    """`scores` [vocab] after bias, penalties and min_tokens, in place.
+    """`scores` [vocab] after bias, penalties, grammar and min_tokens, in place.
 
     The repetition penalty looks at prompt and output, presence and frequency penalties at the output alone.
     """
     params = draw.params
-    if params.grammar:
+    if params.grammar and draw.allowed is None:
         raise NotBuilt("grammar is not served by this engine; leave it out", "grammar")
     for token, bias in params.logit_bias.items():
         if not 0 <= token < len(scores):
@@ -80,10 +81,29 @@ def adjusted(scores: Scores, draw: Draw) -> Scores:
         scores[token] += bias
     if needs_history(params):
         _penalise(scores, draw)
+    allowed = _allowed(draw, len(scores))
+    if allowed is not None:
+        scores[~allowed] = -np.inf
     if draw.position - draw.prompt_len < params.min_tokens:
         stops = [token for token in params.stop_ids if 0 <= token < len(scores)]
-        scores[stops] = -np.inf
+        if allowed is None or _goes_on(allowed, stops):
+            scores[stops] = -np.inf
     return scores
+
+
+def _allowed(draw: Draw, vocab: int) -> Mask | None:
+    """What the grammar leaves, [vocab]."""
+    if draw.allowed is None:
+        return None
+    bits = np.unpackbits(np.frombuffer(draw.allowed, np.uint8), bitorder="little", count=vocab)
+    return bits.view(np.bool_)
+
+
+def _goes_on(allowed: Mask, stops: Sequence[int]) -> bool:
+    """Whether anything but the end is allowed: where nothing is, the answer ends before `min_tokens`."""
+    rest = allowed.copy()
+    rest[stops] = False
+    return bool(rest.any())
 
 
 def _penalise(scores: Scores, draw: Draw) -> None:
@@ -161,7 +181,7 @@ def _gumbel(ids: Ids, draw: Draw) -> Scores:
 def _is_plain_greedy(draw: Draw) -> bool:
     """Whether the best raw score wins."""
     params = draw.params
-    if params.temperature != 0 or params.logit_bias or needs_history(params):
+    if params.temperature != 0 or params.logit_bias or params.grammar or needs_history(params):
         return False
     return not (params.stop_ids and draw.position - draw.prompt_len < params.min_tokens)
 

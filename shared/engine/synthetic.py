@@ -9,11 +9,11 @@ says from the ids alone what it should have been. No torch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, StepResult, WorkItem
-from shared.errors import ConfigError
+from shared.errors import ConfigError, NotBuilt
 from shared.kv.layout import KvLayout, full_attention
 
 DIGEST = 16
@@ -132,7 +132,10 @@ class SyntheticRunner:
         for index in range(-(-length // tokens)):
             used = min(tokens, length - index * tokens)
             parts.append(self._read(item.blocks[index], used * DIGEST))
-        return draw_from(b"".join(parts), draw.params, self._vocab, length, draw.prompt_len)
+        if draw.params.grammar and draw.allowed is None:
+            raise NotBuilt("grammar is not served by this engine; leave it out", "grammar")
+        digests = b"".join(parts)
+        return draw_from(digests, draw.params, self._vocab, length, draw.prompt_len, draw.allowed)
 
     def _read(self, block: int, used: int) -> bytes:
         """The digests of a block's first tokens; more than that where the planes disagree."""
@@ -150,8 +153,18 @@ def token_digest(previous: bytes, id_: int, position: int) -> bytes:
     return hashlib.blake2b(material, digest_size=DIGEST).digest()
 
 
-def draw_from(digests: bytes, params: SamplingParams, vocab: int, position: int, prompt_len: int) -> Drawn:
-    """The id at `position` given the digests of all tokens before it: the same in every placement."""
+def draw_from(
+    digests: bytes,
+    params: SamplingParams,
+    vocab: int,
+    position: int,
+    prompt_len: int,
+    allowed: bytes | None = None,
+) -> Drawn:
+    """The id at `position` given the digests of all tokens before it: the same in every placement.
+
+    `allowed` is a draw's: the next allowed id from where the digests point, before all bias.
+    """
     salt = b""
     if params.temperature > 0:
         salt = (params.seed % 2**64).to_bytes(8, "little") + params.choice.to_bytes(4, "little")
@@ -164,11 +177,25 @@ def draw_from(digests: bytes, params: SamplingParams, vocab: int, position: int,
     while id_ in never and not forced and len(never) < vocab:
         fold = hashlib.blake2b(fold).digest()
         id_ = int.from_bytes(fold[:8], "little") % vocab
+    if allowed is not None:
+        id_ = _next_allowed(allowed, id_, vocab, never)
     if params.logprobs < 0:
         return Drawn(id_)
     logprob = -fold[8] / 256
     top = tuple(((id_ + rank) % vocab, logprob - rank) for rank in range(params.logprobs))
     return Drawn(id_, logprob, top)
+
+
+def _next_allowed(allowed: bytes, id_: int, vocab: int, never: Set[int]) -> int:
+    """The first allowed id from `id_` on, going round; one that should never come only where it has to."""
+    spare = -1
+    for step in range(vocab):
+        token = (id_ + step) % vocab
+        if allowed[token >> 3] >> (token & 7) & 1:
+            if token not in never:
+                return token
+            spare = token if spare < 0 else spare
+    return spare if spare >= 0 else id_
 
 
 def synthetic_next(ids: Sequence[int], params: SamplingParams, vocab: int, prompt_len: int = 0) -> int:

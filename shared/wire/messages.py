@@ -19,7 +19,6 @@ Amount = Annotated[float, msgspec.Meta(ge=0)]  # never negative, never NaN
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 Bytes16 = Annotated[bytes, msgspec.Meta(max_length=16)]  # a ticket, a digest or a nonce, or b""
 Proof32 = Annotated[bytes, msgspec.Meta(max_length=32)]
-Grammar = Annotated[str, msgspec.Meta(max_length=131_072)]
 
 
 class Rid(NamedTuple):
@@ -102,7 +101,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     min_tokens: Nat = 0  # stop ids cannot be drawn before this many output ids
     stop_ids: tuple[Nat, ...] = ()  # every id that ends the request, eos included (unless ignore_eos)
     logprobs: int = -1  # -1: none; 0: the drawn id's; k: the k best beside it
-    grammar: Grammar = ""  # "": none; else llguidance's text, followed along the log by each owner
+    grammar: Annotated[str, msgspec.Meta(max_length=131_072)] = ""  # llguidance's; followed along the log
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

@@ -9,10 +9,14 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import structlog
 
+from shared.engine.constrained import ConstrainedRunner
 from shared.engine.engine import Engine
+from shared.engine.grammar import Grammars, load_grammars
+from shared.errors import ModelError
 from shared.kv.hashing import chain_root
 from shared.kv.pool import BlockPool
 from shared.runtime.metrics import make_registry
@@ -22,6 +26,7 @@ from shared.transport.endpoint import Endpoint
 from shared.wire.handshake import Identity
 from shared.wire.messages import Role, TransferClass
 from shared.wire.port import Instruction
+from shared.worker.compiling import Compiling
 from shared.worker.engine_loop import EngineLoop
 from shared.worker.links import line_specs, mesh_key, route_to, tls_files
 from shared.worker.meeting import SENDS_TO
@@ -49,7 +54,8 @@ class WorkerProcess:
     async def start(self) -> None:
         """Load and warm up the model, then listen and dial."""
         built = await asyncio.to_thread(self._load, self._mesh, self._node)
-        self._assemble(built)
+        grammars = await asyncio.to_thread(self._load_grammars)
+        self._assemble(built, grammars)
         await self._steps.warm_up()
         host, port = split_address(self._node.listen, f"nodes.{self._node.name}.listen")
         self.port = await self._endpoint.listen(host, port)
@@ -84,11 +90,25 @@ class WorkerProcess:
         self._endpoint.perform(time.monotonic())
         await self._endpoint.close("stopped")
         self._steps.stop()
+        if self._compiling is not None:
+            await self._compiling.close()
         if self._web is not None:
             await self._web.stop()
 
-    def _assemble(self, built: Built) -> None:
+    def _load_grammars(self) -> Grammars | None:
+        """Prepare the vocabulary for grammars; a tokenizer that does not allow it serves without them."""
+        try:
+            return load_grammars(Path(self._mesh.model_of(self._node).path).expanduser())
+        except ModelError as error:
+            self._log.warning("grammars are not served", reason=str(error))
+            return None
+
+    def _assemble(self, built: Built, grammars: Grammars | None) -> None:
         mesh, node, runner = self._mesh, self._node, built.runner
+        self._compiling: Compiling | None = None
+        if grammars is not None:
+            runner = ConstrainedRunner(runner, grammars)
+            self._compiling = Compiling(grammars, lambda: self._steps.wake())
         layout = runner.layout
         incarnation = secrets.randbits(63) + 1
         pool = BlockPool(node.pool_blocks)
@@ -97,6 +117,7 @@ class WorkerProcess:
             block_tokens=layout.block_tokens,
             policy=mesh.policy.worker,
             max_context=built.max_context,
+            gate=self._compiling,
         )
         digest = layout.digest()
         self.worker = _Watched(

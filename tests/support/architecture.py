@@ -73,17 +73,22 @@ LIGHT = (
     "shared.engine.engine",
     "shared.engine.synthetic",
     "shared.engine.fingerprint",
+    "shared.engine.grammar",
+    "shared.engine.constrained",
 )
 
 # Cores: bytes, events and `now` in, instructions out. Exceptions are the shells around them.
 SANS_IO = ("shared.wire", "shared.kv", "shared.policy", "shared.worker", "services.router", "shared.engine")
 SHELLS = (
+    "shared.worker.compiling",
     "shared.worker.engine_loop",
     "shared.worker.parts",
     "shared.worker.process",
     "shared.engine.runner",  # measures its own steps
     "shared.engine.synthetic",  # waits as long as the step it stands for
     "shared.engine.fingerprint",
+    "shared.engine.grammar",  # used from several threads
+    "shared.engine.constrained",  # measures what masks cost
     "services.router.__main__",
     "services.router.service",
     "services.router.status.command",  # looks again after a while

@@ -6,7 +6,8 @@ All arithmetic is float64 over the model's float32 logits. In order:
 2. Repetition penalty r, for every id of prompt or output: score / r if score > 0, else score * r. Then, over
    the output alone, the frequency penalty times the id's count and, if it occurs, the presence penalty are
    subtracted.
-3. While the output has fewer than `min_tokens` ids, eos and stop ids get minus infinity.
+3. Ids that `allowed` leaves out get minus infinity. While the output has fewer than `min_tokens` ids, so do
+   eos and stop ids, unless nothing else is allowed.
 4. Temperature 0: the highest score wins, ties go to the lowest id, and nothing below applies.
    Otherwise scores are divided by the temperature.
 5. top-k keeps exactly k ids: the highest scores, ties by lowest id. 0 is off.
@@ -21,7 +22,7 @@ All arithmetic is float64 over the model's float32 logits. In order:
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,8 @@ class Rules:
     min_tokens: int = 0
     stop_ids: Sequence[int] = ()
     eos_ids: Sequence[int] = ()
+    allowed: Callable[[Sequence[int]], Mask] | None = None
+    """What may follow an output, (vocab,)."""
 
     @property
     def ends(self) -> list[int]:
@@ -91,8 +94,12 @@ def processed(logits: Scores, ids: Sequence[int], prompt_len: int, rules: Rules)
         scores[seen] = np.where(old > 0, old / rules.repetition_penalty, old * rules.repetition_penalty)
     for token, count in output.items():
         scores[token] -= rules.frequency_penalty * count + rules.presence_penalty
+    if rules.allowed is not None:
+        scores[~rules.allowed(ids[prompt_len:])] = -np.inf
     if len(ids) - prompt_len < rules.min_tokens:
-        scores[rules.ends] = -np.inf
+        ended = scores.copy()
+        ended[rules.ends] = -np.inf
+        return ended if np.isfinite(ended).any() else scores
     return scores
 
 
