@@ -22,8 +22,11 @@ from services.router.front.prompts import Dialogue, Prompt
 from services.router.front.reading import thinking
 from services.router.front.reading.formats import Reading
 from services.router.front.runs import Plan, Run, Runs
+from services.router.front.structure.calls import Calls
+from services.router.front.structure.form import Form, form_of
+from services.router.front.structure.grammar import Wanted
 from services.router.front.tool_prompts import with_tools
-from services.router.front.tools import may_call, read_tools
+from services.router.front.tools import Use, offers, read_choice, read_tools
 from shared.errors import InvalidRequest
 
 
@@ -34,6 +37,8 @@ class Names:
     prompt: str = "messages"
     max_tokens: str = ""
     """Empty: chat's own."""
+    schema: str = "function.parameters"
+    """A tool's parameters, below the tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,9 @@ class Asked:
     prompt: Prompt
     reading: Reading
     session: bytes
+    grammar: str
+    """What the answer keeps to; empty: nothing."""
+    one_call: bool
 
 
 class Chats:
@@ -85,15 +93,20 @@ class Chats:
             asked.session,
             names.prompt,
             asked.reading,
-            ask.parallel_tool_calls is False,
+            asked.one_call,
+            asked.grammar,
         )
         run = self.runs.run(call, ask, [asked.prompt], plan, kind)
         return await self.runs.deliver(receive, call, ask, run, reply(run), dialect)
 
-    async def read(self, call: Call, ask: ChatAsk) -> Asked:
-        """Everything up to the prompt's ids. Raises InvalidRequest, NotBuilt by place."""
+    async def read(
+        self, call: Call, ask: ChatAsk, form: Form | None = None, names: Names | None = None
+    ) -> Asked:
+        """Everything up to the prompt's ids and the answer's grammar. `form`: what the answer must look like,
+        where chat's own fields do not say it. Raises InvalidRequest, NotBuilt by place."""
         self.runs.check(ask)
-        calling = may_call(ask.tool_choice, ask.tools or ())
+        use = read_choice(ask.tool_choice, ask.tools or ())
+        form = form or form_of(ask)
         dialogue = self.dialogue(
             ask.messages,
             ask.tools,
@@ -103,13 +116,32 @@ class Chats:
         )
         prompt = await self.runs.prompts.chat(dialogue, self.runs.style(call, ask, add_special=False))
         reading = Reading(
-            self.habits.format if calling else None,
+            self.habits.format if use.may else None,
             frozenset(tool.function.name for tool in ask.tools or () if tool.function is not None),
             self.habits.thinks,
             (prompt.text or "").rstrip().endswith(thinking.OPEN),
         )
-        session = session_of(ask, dialogue.messages, call.tenant.name)
-        return Asked(ask if calling else self._silenced(ask), prompt, reading, session)
+        one = use.one or ask.parallel_tool_calls is False
+        calls = self._calls(ask, use, form, names or Names(), one=one)
+        wanted = Wanted(form, calls, reading.thinks, reading.opened)
+        return Asked(
+            ask if use.may else self._silenced(ask),
+            prompt,
+            reading,
+            session_of(ask, dialogue.messages, call.tenant.name),
+            await self.runs.trials.grammar(wanted),
+            one,
+        )
+
+    def _calls(self, ask: ChatAsk, use: Use, form: Form | None, names: Names, *, one: bool) -> Calls | None:
+        """How calls have to be made; None: as the model likes."""
+        if not use.may or self.habits.format is None:
+            return None
+        offered = offers(ask.tools or (), use, names.schema)
+        bound = use.must or use.names is not None or any(tool.strict for tool in offered)
+        if not bound and form is None:
+            return None
+        return Calls(self.habits.format.name, offered, use.must, one, form is not None)
 
     def dialogue(
         self,

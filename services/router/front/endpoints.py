@@ -20,6 +20,8 @@ from services.router.front.openai import CompletionAsk, DetokenizeAsk, TokenizeA
 from services.router.front.prompts import Prompt, Style
 from services.router.front.replies import DetokenizeAnswer, TokenizeAnswer
 from services.router.front.runs import Plan, Runs, headers_for
+from services.router.front.structure.form import form_of
+from services.router.front.structure.grammar import Wanted
 from shared.errors import InvalidRequest
 
 
@@ -44,7 +46,9 @@ class Endpoints:
                 "prompt",
             )
         session = completion_session(ask, call.tenant.name)
-        plan = Plan(ask.max_tokens, "max_tokens", DEFAULT_MAX_TOKENS, completion_top(ask), session, "prompt")
+        grammar = await runs.trials.grammar(Wanted(form_of(ask)))
+        top = completion_top(ask)
+        plan = Plan(ask.max_tokens, "max_tokens", DEFAULT_MAX_TOKENS, top, session, "prompt", grammar=grammar)
         style = runs.style(call, ask, add_special=True)
         prompts = [
             await self._prompts.text(one, style) if isinstance(one, str) else Prompt(one) for one in given

@@ -14,6 +14,8 @@ from msgspec import Meta, Raw
 from shared.errors import InvalidRequest
 
 NULL = Raw(b"null")
+FormField = Raw
+"""Read by `structure.form`."""
 _SHOWN = 80  # characters of a bad value that an error repeats
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
@@ -64,25 +66,26 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     priority: Int32 | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     timeout: Annotated[float, Meta(gt=0, le=86400)] | None = None
+    # What the answer must look like.
+    response_format: FormField = NULL
+    structured_outputs: FormField = NULL
+    guided_choice: FormField = NULL
+    guided_grammar: FormField = NULL
+    guided_json: FormField = NULL
+    guided_regex: FormField = NULL
     # Known and not served: see `unbuilt`.
     allowed_token_ids: Raw = NULL
     bad_words: Raw = NULL
     best_of: Raw = NULL
-    guided_choice: Raw = NULL
-    guided_grammar: Raw = NULL
-    guided_json: Raw = NULL
-    guided_regex: Raw = NULL
     length_penalty: Raw = NULL
     logits_processors: Raw = NULL
     metadata: Raw = NULL
     prompt_cache_retention: Raw = NULL
     prompt_logprobs: Raw = NULL
-    response_format: Raw = NULL
     return_tokens_as_token_ids: Raw = NULL
     service_tier: Raw = NULL
     spaces_between_special_tokens: Raw = NULL
     store: Raw = NULL
-    structured_outputs: Raw = NULL
     truncate_prompt_tokens: Raw = NULL
     use_beam_search: Raw = NULL
 
@@ -106,7 +109,7 @@ class Function(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Raw = NULL
+    strict: bool | None = None
 
 
 class Tool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

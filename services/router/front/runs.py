@@ -23,6 +23,7 @@ from services.router.front.openai import Ask, StreamOptions
 from services.router.front.prompts import Prompt, Prompts, Style
 from services.router.front.reading.formats import Reading
 from services.router.front.sampling import Limits, build_sampling, check_length, output_room
+from services.router.front.structure.trial import Trials
 from services.router.front.unbuilt import refuse_unbuilt
 from services.router.requests import GenerationRequest
 from shared.errors import InvalidRequest
@@ -40,6 +41,8 @@ class Plan:
     prompt_name: str
     reading: Reading = field(default_factory=Reading)
     one_call: bool = False
+    grammar: str = ""
+    """What the answers keep to; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Runs:
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self.prompts = prompts
+        self.trials = Trials(prompts.tokenizer)
         self.model = model
         self.max_choices = max_choices
         self.started = int(wall())
@@ -133,14 +137,20 @@ class Runs:
             check_length(limits, length, plan.prompt_name)
             room = output_room(limits, length, plan.max_tokens, plan.max_tokens_name, plan.default_tokens)
             sampling = build_sampling(
-                ask, limits, prompt_len=length, max_tokens=room, logprobs=plan.logprobs, seed=seed
+                ask,
+                limits,
+                prompt_len=length,
+                max_tokens=room,
+                logprobs=plan.logprobs,
+                seed=seed,
+                grammar=plan.grammar,
             )
             rules = ChoiceRules(
                 prompt_len=length,
                 stop_ids=frozenset(sampling.stop_ids),
                 eos_ids=frozenset(limits.eos_ids),
                 stops=[ask.stop] if isinstance(ask.stop, str) else ask.stop or (),
-                min_tokens=sampling.min_tokens,
+                min_tokens=ask.min_tokens or 0,
                 include_stop=bool(ask.include_stop_str_in_output),
                 one_call=plan.one_call,
             )
@@ -210,6 +220,7 @@ class Runs:
             "finish": ",".join(finish),
             "model": run.head.model,
             "tool_calls": sum(choice.calls for choice in generation.choices),
+            "structured": bool(generation.jobs[0].request.sampling.grammar),
             "splice": generation.jobs[0].prompt.splice,
             **_road(generation.choices[0].trace),
             "ttft_s": round(times.first - times.started, 6) if times.first else None,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from services.router.front.openai import Ask
-from shared.errors import ContextTooLong, InvalidRequest
+from shared.errors import ContextTooLong, InvalidRequest, NotBuilt
 from shared.wire.messages import Sampling
 
 _NEUTRAL = {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -52,9 +52,20 @@ def output_room(limits: Limits, prompt_len: int, asked: int | None, what: str, d
 
 
 def build_sampling(
-    ask: Ask, limits: Limits, *, prompt_len: int, max_tokens: int, logprobs: int, seed: int
+    ask: Ask,
+    limits: Limits,
+    *,
+    prompt_len: int,
+    max_tokens: int,
+    logprobs: int,
+    seed: int,
+    grammar: str = "",
 ) -> Sampling:
-    """The sampling of choice 0. `seed` is used where the request names none. Raises InvalidRequest."""
+    """The sampling of choice 0. `seed` is used where the request names none. Raises InvalidRequest.
+
+    Under a grammar `ignore_eos` says no more than that the end comes late: where nothing but the end is left,
+    there is nothing to go on with.
+    """
     if ask.min_tokens is not None and ask.min_tokens > max_tokens:
         raise InvalidRequest(
             f"min_tokens: {ask.min_tokens} is above the {max_tokens} tokens the answer may have", "min_tokens"
@@ -65,7 +76,13 @@ def build_sampling(
     _check_ids("logit_bias", bias, limits)
     stop_ids = ask.stop_token_ids or []
     _check_ids("stop_token_ids", stop_ids, limits)
-    eos = () if ask.ignore_eos else limits.eos_ids
+    least = ask.min_tokens or 0
+    eos = limits.eos_ids
+    if grammar:
+        least = max_tokens if ask.ignore_eos else least
+        _check_ends(ask, limits)
+    elif ask.ignore_eos:
+        eos = ()
     return Sampling(
         max_pos=prompt_len + max_tokens,
         seed=(seed if ask.seed is None else ask.seed) & (2**64 - 1),
@@ -77,10 +94,22 @@ def build_sampling(
         presence_penalty=ask.presence_penalty or 0.0,
         frequency_penalty=ask.frequency_penalty or 0.0,
         logit_bias=bias,
-        min_tokens=ask.min_tokens or 0,
+        min_tokens=least,
         stop_ids=tuple(dict.fromkeys((*eos, *stop_ids))),
         logprobs=logprobs,
+        grammar=grammar,
     )
+
+
+def _check_ends(ask: Ask, limits: Limits) -> None:
+    """What ends an answer that has a form."""
+    if not limits.eos_ids:
+        raise NotBuilt("structured answers need a model that names its end; this one does not")
+    if ask.ignore_eos and ask.stop_token_ids:
+        raise InvalidRequest(
+            "stop_token_ids: cannot go with ignore_eos where the answer has a form; send one of them",
+            "stop_token_ids",
+        )
 
 
 def _value(asked: float | None, name: str, limits: Limits) -> float:

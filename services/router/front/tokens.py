@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 import tokenizers
 
 from services.router.front.detokenizer import text_of
 from services.router.front.template import ChatTemplate
 from services.router.front.vocabulary import Vocabulary, read_vocabulary
+from shared.engine.grammar import Grammars, load_grammars
 from shared.errors import ModelError
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -25,10 +27,18 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cl
 class Tokenizer:
     """Encoding and decoding; safe to use from several threads."""
 
-    def __init__(self, inner: tokenizers.Tokenizer, vocabulary: Vocabulary, facts: ModelFacts) -> None:
+    def __init__(
+        self,
+        inner: tokenizers.Tokenizer,
+        vocabulary: Vocabulary,
+        facts: ModelFacts,
+        grammars: Grammars | None = None,
+    ) -> None:
         self._inner = inner
         self.vocabulary = vocabulary
         self.facts = facts
+        self.grammars = grammars
+        """None: no grammar can be followed over this vocabulary."""
         self.piecewise = self._is_piecewise()
         """Whether texts may be tokenized apart and joined: false where the tokenizer puts a space before a
         text, or something after it."""
@@ -78,7 +88,12 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     inner.no_truncation()
     inner.no_padding()
     vocabulary = read_vocabulary(inner.get_vocab(with_added_tokens=True), spec)
-    return Tokenizer(inner, vocabulary, _facts(directory, inner))
+    try:
+        grammars = load_grammars(directory)
+    except ModelError as error:
+        structlog.get_logger().warning("structured answers are not served", reason=str(error))
+        grammars = None
+    return Tokenizer(inner, vocabulary, _facts(directory, inner), grammars)
 
 
 def _facts(directory: Path, inner: tokenizers.Tokenizer) -> ModelFacts:

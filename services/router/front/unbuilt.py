@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from services.router.front.openai import NULL, Ask, ChatMessage, Function, Part
+from services.router.front.openai import NULL, Ask, ChatMessage, Part
 from shared.errors import NotBuilt
 
 PARAMETERS: Mapping[str, tuple[Any, ...]] = {
@@ -21,10 +21,6 @@ PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "documents": ([],),
     "function_call": (),
     "functions": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "include_reasoning": (True,),
     "length_penalty": (1,),
     "logits_processors": ([],),
@@ -37,12 +33,10 @@ PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "return_tokens_as_token_ids": (False,),
     "service_tier": ("auto", "default"),
     "spaces_between_special_tokens": (True,),
     "store": (False,),
-    "structured_outputs": (),
     "suffix": ("",),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
@@ -66,7 +60,6 @@ PART: Mapping[str, tuple[Any, ...]] = {
     "refusal": (),
     "video_url": (),
 }
-FUNCTION: Mapping[str, tuple[Any, ...]] = {"strict": (False,)}
 ENDPOINTS = (
     "/v1/assistants",
     "/v1/audio",
@@ -118,11 +111,6 @@ def refuse_part(part: Part, path: str) -> None:
     if part.type != "text":
         raise NotBuilt(f"{path}type: {part.type!r} is not served here; send text", f"{path}type")
     refuse(part, PART, path)
-
-
-def refuse_function(function: Function, path: str) -> None:
-    """The same for a function that is offered as a tool."""
-    refuse(function, FUNCTION, path)
 
 
 def refuse(holder: msgspec.Struct, table: Mapping[str, tuple[Any, ...]], path: str) -> None:

@@ -250,6 +250,7 @@ def turn(*blocks: dict[str, Any], role: str = "user") -> dict[str, Any]:
 
 DEEP = json.loads('{"a":' * 900 + "1" + "}" * 900)
 USE = {"type": "tool_use", "id": "a"}
+ODD = {"type": "object", "not": {"required": ["a"]}}
 BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"max_tokens": 0}, 400, "max_tokens"),
     ({"messages": []}, 400, "messages"),
@@ -265,9 +266,14 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"tools": [{"name": "f", "input_schema": DEEP}]}, 400, "parameters"),
     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 501, "tools[0].type"),
     ({"tools": [{"name": "f"}]}, 400, "tools[0].input_schema"),
-    ({"tools": [{**TOOLS[0], "strict": True}]}, 501, "tools[0].strict"),
-    ({"tools": TOOLS, "tool_choice": {"type": "any"}}, 501, "tool_choice.type"),
-    ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "f"}}, 501, "tool_choice.type"),
+    ({"tools": [{"name": "f", "strict": True, "input_schema": ODD}]}, 400, "tools[0].input_schema.not"),
+    ({"tools": TOOLS, "tool_choice": {"type": "tool"}}, 400, "tool_choice.name"),
+    ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "none"}}, 400, "tool_choice"),
+    (
+        {"output_config": {"format": {"type": "json_schema", "schema": ODD}}},
+        400,
+        "output_config.format.schema.not",
+    ),
     ({"tool_choice": {"type": "always"}}, 400, "tool_choice.type"),
     ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, 501, "thinking.budget_tokens"),
     ({"thinking": {"type": "hard"}}, 501, "thinking.type"),

@@ -226,6 +226,7 @@ async def test_one_call_at_most(qwen: Tokenizer) -> None:
 
 
 USER = {"role": "user", "content": "a"}
+ODD = {"type": "object", "not": {"required": ["a"]}}
 BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"input": []}, 400, "input"),
     ({"input": ""}, 200, ""),
@@ -239,15 +240,16 @@ BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, 400, "input[0].call_id"),
     ({"input": [{"type": "reasoning", "encrypted_content": "a"}]}, 501, "input[0].encrypted_content"),
     ({"tools": [{"type": "web_search", "search_context_size": "low"}]}, 501, "tools[0].type"),
-    ({"tools": [{**TOOLS[0], "strict": True}]}, 501, "tools[0].strict"),
+    ({"tools": [{**TOOLS[0], "strict": True, "parameters": ODD}]}, 400, "tools[0].parameters.not"),
     ({"tools": [{**TOOLS[0], "name": "a b"}]}, 400, "tools[0].name"),
-    ({"tools": TOOLS, "tool_choice": "required"}, 501, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "f"}}, 501, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "none"}}, 400, "tool_choice"),
     ({"background": True}, 501, "background"),
     ({"conversation": "c"}, 501, "conversation"),
     ({"include": ["reasoning.encrypted_content"]}, 501, "include"),
     ({"reasoning": {"effort": "high"}}, 501, "reasoning.effort"),
-    ({"text": {"format": {"type": "json_object"}}}, 501, "text.format"),
+    ({"text": {"format": {"type": "json_schema", "schema": ODD}}}, 400, "text.format.schema.not"),
+    ({"text": {"format": {"type": "json_schema"}}}, 400, "text.format.schema"),
+    ({"text": {"format": {"type": "xml"}}}, 400, "text.format.type"),
     ({"truncation": "auto"}, 501, "truncation"),
     ({"max_output_tokens": 5000}, 400, "max_output_tokens"),
     ({"previous_response_id": "resp_x"}, 404, "previous_response_id"),

@@ -267,23 +267,27 @@ async def test_a_model_that_knows_no_tools_says_so(
 
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+ODD = {"type": "object", "properties": {"a": {"not": {}}}}
 BAD: list[tuple[dict[str, Any], int, str]] = [
     ({"tools": [{"type": "web_search"}]}, 501, "tools[0].type"),
     ({"tools": [{"type": "function"}]}, 400, "tools[0].function"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, 400, "tools[0].function.name"),
     ({"tools": [TOOLS[1], TOOLS[1]]}, 400, "tools[1].function.name"),
     (
-        {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
-        501,
+        {"tools": [{"type": "function", "function": {"name": "f", "strict": "yes"}}]},
+        400,
         "tools[0].function.strict",
     ),
-    ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, 400, "tools[0].function.x"),
-    ({"tools": TOOLS, "tool_choice": "required"}, 501, "tool_choice"),
     (
-        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
-        501,
-        "tool_choice",
+        {"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": ODD}}]},
+        400,
+        "tools[0].function.parameters.properties.a.not",
     ),
+    ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, 400, "tools[0].function.x"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "g"}}}, 400, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function"}}, 400, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "custom", "custom": {"name": "f"}}}, 501, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, 400, "tool_choice"),
     ({"tools": TOOLS, "tool_choice": "always"}, 400, "tool_choice"),
     ({"tool_choice": "required"}, 400, "tool_choice"),
     ({"functions": [{"name": "f"}]}, 501, "functions"),

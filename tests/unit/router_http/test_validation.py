@@ -117,13 +117,6 @@ async def test_what_is_not_built_is_refused_by_name_unless_neutral(door: Door, n
         assert (await door.chat({name: value})).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "value", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"a": "b" * 99}}]
-)
-async def test_response_format(door: Door, value: dict[str, Any]) -> None:
-    assert (await door.chat(response_format=value)).json()["error"]["param"] == "response_format"
-
-
 @pytest.mark.parametrize("name", [*MESSAGE, "part." + next(iter(PART))])
 async def test_message_fields_that_are_not_built(door: Door, name: str) -> None:
     message: dict[str, Any] = {"role": "assistant", "content": "a", name: [{"id": 1}]}

@@ -51,7 +51,7 @@ class Tool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     defer_loading: Raw = NULL
     eager_input_streaming: Raw = NULL
     input_examples: Raw = NULL
-    strict: Raw = NULL
+    strict: bool | None = None
 
 
 class ToolChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -64,6 +64,11 @@ class Thinking(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     type: str
     budget_tokens: Raw = NULL
     display: Raw = NULL
+
+
+class OutputConfig(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    format: Raw = NULL
+    effort: Raw = NULL
 
 
 class Metadata(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -85,7 +90,8 @@ class CountAsk(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Accepted, as a block's."""
     context_management: Raw = NULL
     mcp_servers: Raw = NULL
-    output_config: Raw = NULL
+    output_config: OutputConfig | None = None
+    output_format: Raw = NULL
 
 
 class MessagesAsk(CountAsk, forbid_unknown_fields=True, kw_only=True):

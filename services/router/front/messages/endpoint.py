@@ -6,15 +6,14 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from services.router.front.answer import Reply
-from services.router.front.chats import Chats
+from services.router.front.chats import Asked, Chats, Names
 from services.router.front.delivery import json_response
 from services.router.front.dialect import MESSAGES
 from services.router.front.intake import Call
 from services.router.front.messages.answers import TokenCount
 from services.router.front.messages.bodies import CountAsk, MessagesAsk
 from services.router.front.messages.reply import MessagesReply
-from services.router.front.messages.turns import chat_of
-from services.router.front.openai import ChatAsk
+from services.router.front.messages.turns import chat_of, output_form
 from services.router.front.runs import Run, headers_for
 
 
@@ -26,7 +25,7 @@ class MessagesEndpoint:
 
     async def create(self, receive: Receive, call: Call, body: MessagesAsk) -> Response:
         """Answer a conversation."""
-        asked = await self._chats.read(call, self._chat(body))
+        asked = await self._read(call, body)
 
         def reply(run: Run) -> Reply:
             return MessagesReply(
@@ -37,9 +36,10 @@ class MessagesEndpoint:
 
     async def count(self, _receive: Receive, call: Call, body: CountAsk) -> Response:
         """How many tokens a conversation has, as a prompt."""
-        asked = await self._chats.read(call, self._chat(body))
+        asked = await self._read(call, body)
         return json_response(TokenCount(len(asked.prompt.ids)), headers_for(call))
 
-    def _chat(self, body: CountAsk) -> ChatAsk:
+    async def _read(self, call: Call, body: CountAsk) -> Asked:
         habits = self._chats.habits
-        return chat_of(body, can_choose=habits.thought_option, thinks=habits.thinks)
+        ask = chat_of(body, can_choose=habits.thought_option, thinks=habits.thinks)
+        return await self._chats.read(call, ask, output_form(body), Names(schema="input_schema"))

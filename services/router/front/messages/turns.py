@@ -13,7 +13,8 @@ from services.router.front import openai
 from services.router.front.conversation import join_words
 from services.router.front.depth import LEVELS, check_depth
 from services.router.front.messages.bodies import Block, CountAsk, MessagesAsk, Tool, ToolChoice, Turn
-from services.router.front.openai import ChatAsk, ChatMessage
+from services.router.front.openai import NULL, ChatAsk, ChatMessage
+from services.router.front.structure.form import Form, text_form
 from services.router.front.unbuilt import refuse
 from shared.errors import InvalidRequest, NotBuilt
 
@@ -23,7 +24,6 @@ _BODY: Mapping[str, tuple[Any, ...]] = {
     "diagnostics": (),
     "inference_geo": (),
     "mcp_servers": ([],),
-    "output_config": ({},),
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
 }
@@ -41,7 +41,6 @@ _TOOL: Mapping[str, tuple[Any, ...]] = {
     "defer_loading": (False,),
     "eager_input_streaming": (False,),
     "input_examples": ([],),
-    "strict": (False,),
 }
 _SERVED = ("text", "thinking", "tool_use", "tool_result")
 
@@ -181,20 +180,37 @@ def _tool(raw: bytes, path: str) -> openai.Tool:
     refuse(tool, _TOOL, f"{path}.")
     if tool.input_schema is None:
         raise InvalidRequest(f"{path}.input_schema: required, and not there", f"{path}.input_schema")
-    function = openai.Function(name=tool.name, description=tool.description, parameters=tool.input_schema)
+    function = openai.Function(
+        name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict
+    )
     return openai.Tool(type="function", function=function)
 
 
-def _choice(choice: ToolChoice | None) -> str | None:
+def _choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
+    """The choice in chat's words."""
     if choice is None or choice.type in ("auto", "none"):
         return choice.type if choice is not None else None
-    if choice.type in ("any", "tool"):
-        raise NotBuilt(
-            f"tool_choice.type: {choice.type!r} is not served here; send auto or none", "tool_choice.type"
-        )
+    if choice.type == "any":
+        return "required"
+    if choice.type == "tool":
+        return {"type": "function", "name": _there(choice.name, "tool_choice.name")}
     raise InvalidRequest(
         f"tool_choice.type: {choice.type[:80]!r} is not one of auto, any, tool, none", "tool_choice.type"
     )
+
+
+def output_form(body: CountAsk) -> Form | None:
+    """What `output_config` or `output_format` says that the answer must look like."""
+    config = body.output_config
+    inner = config.format if config is not None else NULL
+    if config is not None:
+        refuse(config, {"effort": ()}, "output_config.")
+    first, second = text_form(inner, "output_config.format"), text_form(body.output_format, "output_format")
+    if first is not None and second is not None:
+        raise InvalidRequest(
+            "output_format: cannot go with output_config.format; send one of them", "output_format"
+        )
+    return first or second
 
 
 def _parallel(choice: ToolChoice | None) -> bool | None:

@@ -98,7 +98,7 @@ class FunctionTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     allowed_callers: Raw = NULL
     defer_loading: Raw = NULL
     output_schema: Raw = NULL
-    strict: Raw = NULL
+    strict: bool | None = None
 
 
 class ResponsesAsk(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

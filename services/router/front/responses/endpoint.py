@@ -19,6 +19,7 @@ from services.router.front.responses.items import chat_of
 from services.router.front.responses.memory import Kept, ResponseMemory
 from services.router.front.responses.reply import Keep, ResponsesReply
 from services.router.front.runs import Run, headers_for
+from services.router.front.structure.form import text_form
 from shared.errors import UnknownResponse
 
 
@@ -37,14 +38,15 @@ class ResponsesEndpoint:
             before = self._kept(call, body.previous_response_id, "previous_response_id")
         earlier = before.conversation() if before is not None else []
         ask, conversation = chat_of(body, earlier)
-        asked = await self._chats.read(call, ask)
+        form = text_form(body.text.format, "text.format") if body.text is not None else None
+        names = Names("input", "max_output_tokens", "parameters")
+        asked = await self._chats.read(call, ask, form, names)
 
         def reply(run: Run) -> Reply:
             added = conversation[len(earlier) :]
             keep = None if body.store is False else self._keeper(call, run.head.id, before, added)
             return ResponsesReply(run.head, run.shape, run.generation, body, self._chats.runs.new_id, keep)
 
-        names = Names("input", "max_output_tokens")
         return await self._chats.answer(receive, call, asked, "resp_", reply, RESPONSES, names)
 
     def retrieve(self, call: Call, name: str) -> Response:

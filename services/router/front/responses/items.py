@@ -40,7 +40,7 @@ _BODY: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
-_TEXT: Mapping[str, tuple[Any, ...]] = {"format": ({"type": "text"},), "verbosity": ()}
+_TEXT: Mapping[str, tuple[Any, ...]] = {"verbosity": ()}
 _REASONING: Mapping[str, tuple[Any, ...]] = {"effort": (), "generate_summary": (), "summary": ()}
 _STREAM: Mapping[str, tuple[Any, ...]] = {"include_obfuscation": (False,)}
 _PART: Mapping[str, tuple[Any, ...]] = {
@@ -54,7 +54,6 @@ _TOOL: Mapping[str, tuple[Any, ...]] = {
     "allowed_callers": (["direct"],),
     "defer_loading": (False,),
     "output_schema": (),
-    "strict": (False,),
 }
 _TEXTS = ("input_text", "output_text", "text")
 
@@ -106,7 +105,9 @@ def _tool(raw: bytes, path: str) -> openai.Tool:
         raise NotBuilt(f"{path}.type: {str(kind)[:80]!r} is not served here; offer functions", f"{path}.type")
     tool = openai.read(raw, FunctionTool, path)
     refuse(tool, _TOOL, f"{path}.")
-    function = openai.Function(name=tool.name, description=tool.description, parameters=tool.parameters)
+    function = openai.Function(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
     return openai.Tool(type="function", function=function)
 
 

@@ -123,7 +123,7 @@ class ResponsesReply:
             safety_identifier=body.safety_identifier,
             store=body.store is not False,
             temperature=sampling.temperature,
-            text={"format": {"type": "text"}},
+            text={"format": _format(body)},
             tool_choice=body.tool_choice or "auto",
             tools=_tools(body),
             top_p=sampling.top_p,
@@ -141,6 +141,12 @@ class ResponsesReply:
         )
 
 
+def _format(body: ResponsesAsk) -> Mapping[str, Any]:
+    """The form of its text that was asked for."""
+    asked: Mapping[str, Any] | None = msgspec.json.decode(body.text.format) if body.text is not None else None
+    return asked or {"type": "text"}
+
+
 def _tools(body: ResponsesAsk) -> list[Mapping[str, Any]]:
     """The tools that were offered, as the API shows them."""
     functions = [tool.function for tool in read_functions(body) if tool.function is not None]
@@ -150,7 +156,7 @@ def _tools(body: ResponsesAsk) -> list[Mapping[str, Any]]:
             "name": function.name,
             "description": function.description,
             "parameters": function.parameters,
-            "strict": False,
+            "strict": bool(function.strict),
         }
         for function in functions
     ]
