@@ -130,6 +130,9 @@ class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """PEM private key of `tls_cert`."""
     tls_ca: str = ""
     """PEM certificates that peers must be signed by."""
+    tls_names: bool = True
+    """Whether a peer's certificate must carry the node's name as subjectAltName, `DNS:NAME` or
+    `URI:pdd://NAME`. False: whoever `tls_ca` has signed may say any name."""
 
 
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -70,7 +70,7 @@ class Connector:
             peer_incarnation=incarnation,
             last_seq=last_seq,
         )
-        stream = Stream(self._connection(handshake), self._owner, dialled=True)
+        stream = self._stream(handshake, dialled=True)
         seconds = self._policy.handshake_timeout
         try:
             async with asyncio.timeout(seconds):
@@ -103,7 +103,9 @@ class Connector:
 
     def _accept(self) -> Stream:
         handshake = Listener(self._identity, self._key, os.urandom(NONCE_BYTES), self._book.offer)
-        return Stream(self._connection(handshake), self._owner, dialled=False)
+        return self._stream(handshake, dialled=False)
 
-    def _connection(self, handshake: Handshake) -> Connection:
-        return Connection(handshake, max_chunk=self._policy.max_chunk)
+    def _stream(self, handshake: Handshake, *, dialled: bool) -> Stream:
+        connection = Connection(handshake, max_chunk=self._policy.max_chunk)
+        certified = self._tls is not None and self._tls.names
+        return Stream(connection, self._owner, dialled=dialled, certified=certified)

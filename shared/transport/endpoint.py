@@ -59,7 +59,9 @@ class Endpoint:
         self.counters: Counter[str] = Counter()
         self._core = core
         self._bulk = cast(BulkCore, core) if hasattr(core, "next_chunk") else None
-        self.identity = replace(identity, encodings=READS if self._bulk is not None else 0)
+        self.identity = replace(
+            identity, encodings=READS if self._bulk is not None else 0, max_chunk=policy.max_chunk
+        )
         line_policy = line_policy or LinePolicy()
         self._codec = CodecThreads(line_policy.codec_threads, self.counters)
         self._policy = policy

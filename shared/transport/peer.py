@@ -56,6 +56,8 @@ class Peer:
         self.node = agreed.peer.node
         self.info = agreed.peer
         self.session = Session(agreed.session, agreed.peer, policy)
+        self.max_chunk = agreed.max_chunk or policy.max_chunk
+        """Bytes of a chunk that the peer takes at most."""
         self.line = line
         self.control: Stream | None = None
         self.bulk: dict[int, Stream] = {}
@@ -177,7 +179,7 @@ class Peer:
         self._refused = stream is None and bool(self.bulk)
         if stream is None:
             return 0
-        chunk = self._next(self._source, now, limit)
+        chunk = self._next(self._source, now, min(limit, self.max_chunk))
         if chunk is None:
             self._note_idle()
             return 0

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from shared.errors import Remote
+from shared.transport.security import names_of
 from shared.wire.connection import Connection
 from shared.wire.handshake import Agreed
 
@@ -67,7 +68,10 @@ class StreamOwner(Protocol):
 class Stream(asyncio.BufferedProtocol):
     """A connection's socket."""
 
-    def __init__(self, connection: Connection, owner: StreamOwner, *, dialled: bool) -> None:
+    def __init__(
+        self, connection: Connection, owner: StreamOwner, *, dialled: bool, certified: bool = False
+    ) -> None:
+        """`certified`: the peer's certificate says who it may be."""
         self.connection = connection
         self.dialled = dialled
         self.peername = "?"
@@ -79,6 +83,7 @@ class Stream(asyncio.BufferedProtocol):
         self.over = False
         """No event of this stream counts any more, though its socket may still be closing."""
         self._owner = owner
+        self._certified = certified
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._paused = False
@@ -95,6 +100,8 @@ class Stream(asyncio.BufferedProtocol):
         self._socket = transport.get_extra_info("socket")
         self.peername = _readable(transport.get_extra_info("peername"))
         self.set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._certified:
+            self.connection.certified(names_of(transport.get_extra_info("peercert")))
         self._owner.on_made(self)
         self.write(self.connection.take_output())
 

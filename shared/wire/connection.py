@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shared.errors import BadHeader, UnexpectedMessage
@@ -90,6 +90,10 @@ class Connection:
         }
         if isinstance(handshake, Dialler):
             self._answer(handshake.hello)
+
+    def certified(self, names: Sequence[str]) -> None:
+        """The peer has shown a certificate with these names: it may call itself by no other."""
+        self._handshake.certified = names
 
     @property
     def agreed(self) -> Agreed | None:

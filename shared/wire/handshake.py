@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -32,16 +32,20 @@ MAX_VERSION = 2
 """1: the first. 2: routers of several models (`templates`), and digests of snapshots."""
 
 NONCE_BYTES = 16
+LEAST_CHUNK = 1 << 10
+"""Bytes: a node that takes only smaller chunks is refused, as it would be served a few bytes at a time."""
 _SHOWN = 300  # characters of a value in a refusal
 
 _ADVICE = {
     "protocol version": "upgrade the older of the two nodes",
     "fingerprint": "serve the same model directory (weights, tokenizer, template) on both nodes",
     "layout": "use the same model.block_tokens and model.dtype on both nodes",
-    "template": "name the workers' model, with the same tokenizer and chat template, in the router's mesh file",
+    "template": "name the workers' model, with the same tokenizer and template, in the router's mesh file",
     "key": "set the same security.key_file on both nodes",
     "node": "give every node its own name, and correct the address under which this one is dialled",
     "session": "open the control connection first",
+    "certificate": "issue each node a certificate with its own name as subjectAltName (DNS:NAME or "
+    "URI:pdd://NAME), or set security.tls_names = false on both nodes",
 }
 
 
@@ -64,6 +68,8 @@ class Identity:
     """Further ones of a router with several models."""
     versions: tuple[int, int] = (MIN_VERSION, MAX_VERSION)
     """The lowest and the highest protocol version that it speaks."""
+    max_chunk: int = 0
+    """Bytes of a chunk that it takes at most; 0: it does not say."""
 
     def answer_to(self, template: str) -> tuple[str, tuple[str, ...]]:
         """(template, further ones) for a peer with this template: one that knows no further ones compares the
@@ -91,6 +97,7 @@ class Agreed:
     bulk: int
     peer_last_seq: int  # 0 in a new session
     encodings: int = 0  # of chunks that the peer decodes: a bit for each
+    max_chunk: int = 0  # bytes of a chunk that the peer takes at most; 0: it does not say
 
 
 class State(enum.Enum):
@@ -110,6 +117,8 @@ class Handshake:
         self.agreed: Agreed | None = None
         self.farewell: bytes | None = None
         """Header of the Reject to send before closing, where this side refused."""
+        self.certified: Sequence[str] | None = None
+        """Names in the certificate that the peer has shown; None: a certificate binds no name."""
         self._identity = identity
         self._key = key
         self._nonce = nonce
@@ -146,6 +155,11 @@ class Handshake:
         ours = self._identity
         if theirs.node == ours.node:
             raise self._refuse("node", ours.node, f"{theirs.node} (the same)")
+        if self.certified is not None and theirs.node not in self.certified:
+            named = ", ".join(self.certified) or "nobody"
+            raise self._refuse("certificate", f"one for node {theirs.node}", f"one for {named}")
+        if 0 < theirs.max_chunk < LEAST_CHUNK:
+            raise BadHeader(f"max_chunk of {theirs.max_chunk} bytes; at least {LEAST_CHUNK} are needed")
         if len(theirs.nonce) != NONCE_BYTES:
             raise BadHeader(f"nonce of {len(theirs.nonce)} bytes; {NONCE_BYTES} are needed")
         if Role.ROUTER in (ours.role, theirs.role):
@@ -197,6 +211,7 @@ class Dialler(Handshake):
             session=session,
             templates=identity.templates,
             encodings=identity.encodings,
+            max_chunk=identity.max_chunk,
         )
         self.hello = encode(self._hello)
         """Header of the first frame."""
@@ -229,7 +244,9 @@ class Dialler(Handshake):
         resumed = message.session == self._hello.session != 0
         peer = _peer(message, message.version)
         last_seq = message.last_seq if resumed else 0
-        self.agreed = Agreed(peer, message.session, resumed, self._hello.bulk, last_seq, message.encodings)
+        self.agreed = Agreed(
+            peer, message.session, resumed, self._hello.bulk, last_seq, message.encodings, message.max_chunk
+        )
         self.state = State.CONFIRM
         proof = b"" if self._key is None else dialler_proof(self._key, self.hello, header)
         return [encode(Proof(proof))]
@@ -280,6 +297,7 @@ class Listener(Handshake):
             session=offer.session,
             templates=templates,
             encodings=identity.encodings,
+            max_chunk=identity.max_chunk,
         )
         if self._key is not None:
             welcome = msgspec.structs.replace(welcome, proof=listener_proof(self._key, header, welcome))
@@ -303,7 +321,9 @@ class Listener(Handshake):
         resumed = welcome.session == hello.session != 0
         peer = _peer(hello, welcome.version)
         last_seq = hello.last_seq if resumed else 0
-        self.agreed = Agreed(peer, welcome.session, resumed, hello.bulk, last_seq, hello.encodings)
+        self.agreed = Agreed(
+            peer, welcome.session, resumed, hello.bulk, last_seq, hello.encodings, hello.max_chunk
+        )
         self.state = State.OPEN
         return []
 

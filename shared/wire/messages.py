@@ -134,6 +134,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     session: Nat = 0  # number of the session to go on with; 0: none
     templates: tuple[str, ...] = ()  # further ones of a router with several models (version 2)
     encodings: Nat = 0  # of chunks that this side decodes, a bit for each
+    max_chunk: Nat = 0  # bytes of a chunk that this side takes at most; 0: it does not say
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -154,6 +155,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     session: Nat = 0  # the session in force: the Hello's where it goes on, else a new number
     templates: tuple[str, ...] = ()  # as the Hello's
     encodings: Nat = 0  # as the Hello's
+    max_chunk: Nat = 0  # as the Hello's
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, tag=3):

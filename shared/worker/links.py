@@ -37,7 +37,7 @@ def tls_files(mesh: MeshConfig) -> TlsFiles | None:
     security = mesh.security
     if not security.tls_cert:
         return None
-    return TlsFiles(security.tls_cert, security.tls_key, security.tls_ca)
+    return TlsFiles(security.tls_cert, security.tls_key, security.tls_ca, names=security.tls_names)
 
 
 def key_file(path: str, key: str) -> str:

@@ -7,14 +7,15 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from shared.errors import ConfigError
 from shared.transport.line import LineSpec
 from shared.transport.security import TlsFiles
 from shared.wire import messages as m
 from shared.wire.messages import Role
-from shared.wire.port import Dial
-from tests.support.recording_core import chunk_of
+from shared.wire.port import Dial, OutChunk, WakeBulk
+from tests.support.recording_core import RecordingCore, chunk_of
 from tests.support.samples import RID, SAMPLING
 from tests.support.wired import QUICK, Node, joined, wired
 
@@ -235,3 +236,26 @@ async def test_closing_at_any_moment_of_dialling_leaves_nothing(tls: bool) -> No
                 await asyncio.sleep(0)
             async with asyncio.timeout(5):
                 await p.endpoint.close()
+
+
+class SlicingCore(RecordingCore):
+    """Sends 200,000 bytes in chunks as large as they may be."""
+
+    at = 0
+
+    def next_chunk(self, now: float, node: str, limit: int) -> OutChunk | None:
+        size = min(limit, 200_000 - self.at)
+        self.at += size
+        return chunk_of(memoryview(bytes(size)), offset=self.at - size, key=self.at) if size else None
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(100_000, 40_000), (40_000, 100_000), (40_000, 40_000)])
+async def test_chunks_are_as_large_as_both_sides_take(ours: int, theirs: int) -> None:
+    p = Node("p", core=SlicingCore(), policy=structs.replace(QUICK, max_chunk=ours))
+    md = Node("md", Role.MAIN, policy=structs.replace(QUICK, max_chunk=theirs))
+    async with wired(p, md):
+        await joined(p, md, bulk=1)
+        p.core.outbox.append(WakeBulk("md"))
+        p.perform()
+        await md.core.until(lambda: len(md.core.chunks) == 5)
+    assert [chunk.length for chunk, *_ in md.core.chunks] == [40_000] * 5

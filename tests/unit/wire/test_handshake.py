@@ -268,3 +268,38 @@ def _hello(one: Dialler) -> m.Hello:
     hello = decode(one.hello)
     assert isinstance(hello, m.Hello)
     return hello
+
+
+@pytest.mark.parametrize("limits", [(1 << 18, 1 << 16), (0, 1 << 16), (1 << 18, 0)])
+def test_each_side_learns_how_large_a_chunk_the_other_takes(limits: tuple[int, int]) -> None:
+    one = dialler(replace(P, max_chunk=limits[0]))
+    other = listener(replace(MD, max_chunk=limits[1]))
+    shake(one, other)
+    assert one.agreed is not None
+    assert other.agreed is not None
+    assert (other.agreed.max_chunk, one.agreed.max_chunk) == limits
+
+
+@pytest.mark.parametrize("small", [P, MD], ids=["dialler", "listener"])
+def test_a_node_that_takes_next_to_no_bytes_at_once_is_refused(small: Identity) -> None:
+    one = dialler(replace(P, max_chunk=16 if small is P else 0))
+    other = listener(replace(MD, max_chunk=16 if small is MD else 0))
+    with pytest.raises(BadHeader, match="max_chunk of 16"):
+        shake(one, other)
+
+
+@pytest.mark.parametrize("wrong", ["dialler", "listener"])
+def test_a_certificate_binds_the_name(wrong: str) -> None:
+    """Whoever shows another's certificate is refused, and told so by name."""
+    one, other = dialler(), listener()
+    one.certified, other.certified = ["md1", "md2"], ["p1"]
+    shake(one, other)
+    one, other = dialler(), listener()
+    (other if wrong == "dialler" else one).certified = ["somebody"]
+    with pytest.raises(Rejected, match="somebody") as caught:
+        shake(one, other)
+    assert caught.value.field == "certificate"
+    assert ("p1" if wrong == "dialler" else "md1") in str(caught.value)
+    refused = other if wrong == "dialler" else one
+    assert refused.agreed is None
+    assert refused.farewell is not None
