@@ -235,6 +235,13 @@ class UnknownResponse(ApiError):
     status: ClassVar[int] = 404
 
 
+class UnknownWorker(ApiError):
+    """A node that an operator names and that has not joined."""
+
+    code: ClassVar[str] = "worker_not_found"
+    status: ClassVar[int] = 404
+
+
 class NotBuilt(ApiError):
     """A parameter or endpoint this service knows of and does not serve."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from services.router.admissions import Admissions
+from services.router.audit import Audit, Finding
 from services.router.cuts import Cuts
 from services.router.endings import Endings
 from services.router.failures import Failures
@@ -95,6 +96,7 @@ class RouterCore:
         self._meeting = Meeting(mesh)
         self.observer = Observer(node, datacenter, mesh, self.requests)
         self._sharing = Sharing(mesh)
+        self._audit = Audit(mesh)
         self._handlers = self._table()
 
     # --- the HTTP side --------------------------------------------------------------------------------------
@@ -166,6 +168,25 @@ class RouterCore:
         for worker in self.mesh.fleet.all():
             self.mesh.send(worker.node, m.Flush())
 
+    def flush_worker(self, node: str) -> bool:
+        """The same of one worker. False: it is not known."""
+        if self.mesh.fleet.get(node) is None:
+            return False
+        self.mesh.send(node, m.Flush())
+        return True
+
+    def compare(self) -> None:
+        """Compare the index with what workers say that they hold; `comparing` until all have answered."""
+        self._audit.begin()
+
+    @property
+    def comparing(self) -> bool:
+        return self._audit.open
+
+    def compared(self) -> list[Finding]:
+        """What `compare` found; who has not answered is not waited for any more."""
+        return self._audit.end()
+
     def drain_worker(self, node: str, *, on: bool) -> bool:
         """Have a worker take no new work, or take it again. False: it is not known."""
         if self.mesh.fleet.get(node) is None:
@@ -233,6 +254,7 @@ class RouterCore:
             return
         self.mesh.count("workers_lost_total")
         self.mesh.index.lost(node)
+        self._audit.left(node)
         self._meeting.left(node)
         self._rewarm.left(node)
         self._inbound.lost(now, node)
@@ -285,6 +307,7 @@ class RouterCore:
             m.LoadReport: lambda now, node, msg, _: self._reported(now, node, msg),
             m.KvEvents: lambda _, node, msg, payload: self._kv_events(node, msg, payload),
             m.Snapshot: self._snapshot,
+            m.SnapshotDigest: lambda _, node, msg, __: self._audit.on_digest(node, msg),
             m.Admitted: lambda now, node, msg, _: inbound.admitted(now, node, msg),
             m.Refused: lambda now, node, msg, _: inbound.refused(now, node, msg),
             m.Have: lambda now, node, msg, _: inbound.have(now, node, msg),
@@ -313,6 +336,7 @@ class RouterCore:
 
     def _snapshot(self, now: float, node: str, snapshot: m.Snapshot, payload: bytes) -> None:
         """All that a worker holds; a main decode that comes back with nothing is re-warmed."""
+        self._audit.on_snapshot(node, snapshot, payload)
         self.mesh.index.on_snapshot(node, snapshot, payload)
         worker = self.mesh.fleet.get(node)
         if worker is None or worker.seen:

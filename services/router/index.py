@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from services.router.mirror import Mirror, split
-from shared.kv.hashing import HASH_BYTES
-from shared.wire.messages import KvEvents, Snapshot
+from shared.kv.hashing import HASH_BYTES, set_digest
+from shared.wire.messages import KvEvents, Snapshot, SnapshotDigest
 
 
 class Match(NamedTuple):
@@ -82,6 +82,18 @@ class Index:
         mirror = self._mirrors.get(node)
         if mirror is not None and len(payload) == snapshot.count * HASH_BYTES:
             mirror.replace(snapshot.seq, split(payload))
+
+    def agrees(self, node: str, said: SnapshotDigest) -> bool:
+        """Whether a worker's digest of all that it holds is that of what is known of it."""
+        mirror = self._mirrors.get(node)
+        if mirror is None or mirror.seq != said.seq or len(mirror) != said.count:
+            return False
+        return set_digest(mirror.stored) == said.digest
+
+    def mistrust(self, node: str) -> bool:
+        """What is known of a worker was found wrong. True: ask it for a snapshot (none is on its way)."""
+        mirror = self._mirrors.get(node)
+        return mirror is not None and self._ask(mirror)
 
     def _ask(self, mirror: Mirror) -> bool:
         asked, mirror.asked = mirror.asked, True

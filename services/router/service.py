@@ -6,6 +6,7 @@ Loads the tokenizer and no weights: it runs without torch. Decides nothing itsel
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from services.router.audit import Finding
 from services.router.core import RouterCore
 from services.router.front.admin import admin_routes
 from services.router.front.app import Front, create_app
@@ -37,6 +39,9 @@ from shared.wire.handshake import Identity
 from shared.wire.messages import Role
 from shared.wire.port import Instruction
 from shared.worker.links import key_file, line_specs, mesh_key, route_to, tls_files
+
+_COMPARE_WAIT = 10.0
+"""Seconds that workers have to say what they hold."""
 
 _RTT_EVERY = 1.0
 """Seconds between looks at the round trips that the links have measured."""
@@ -167,6 +172,23 @@ class RouterService:
         """Have every worker drop the cached blocks that nothing uses."""
         self.core.flush()
         self._endpoint.perform(time.monotonic())
+
+    def flush_worker(self, node: str) -> bool:
+        """The same of one worker. False: it is not known."""
+        known = self.core.flush_worker(node)
+        self._endpoint.perform(time.monotonic())
+        return known
+
+    async def compare(self) -> list[Finding]:
+        """The index against what each worker says that it holds; put right where it is wrong."""
+        self.core.compare()
+        self._endpoint.perform(time.monotonic())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_COMPARE_WAIT):
+                while self.core.comparing:
+                    self._changed.clear()
+                    await self._changed.wait()
+        return self.core.compared()
 
     def drain_worker(self, node: str, *, on: bool) -> bool:
         """Have a worker take no new work, or take it again. False: it is not known."""

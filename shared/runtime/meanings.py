@@ -49,6 +49,8 @@ MEANINGS: Mapping[str, str] = {
     # --- the index, at the router
     "index_blocks": "Cached blocks known of all workers",
     "index_expected_blocks": "Blocks expected from own placements that have not landed",
+    "index_compared_total": "Workers whose cache was compared with the index (/admin/index/compare)",
+    "index_wrong_blocks_total": "Blocks that the index had too many or too few of then; above 0 is a fault",
     "index_gaps": "Gaps in a worker's KV events, each mended by a snapshot",
     "kv_bytes_asked_total": "Bytes of KV that senders were asked to send to main decodes",
     "kv_bytes_saved_total": "Bytes of KV that did not have to be sent because main decode had them",
