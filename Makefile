@@ -8,7 +8,7 @@ PY := .venv/bin/python
 CONFIG ?= deploy/mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-mesh bench-router test-clients
+.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-engine bench-mesh bench-router test-clients
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench-transport: setup ## measure the KV transport beside its baselines (minutes
 
 bench-router: setup ## measure the router: added latency, throughput of one core, retokenisation (ARGS="--quick", "overhead")
 	@$(PY) -m benchmarks.router $(ARGS)
+
+bench-engine: setup ## measure the engine on this CPU beside others (minutes; ARGS="--quick", "decode --vs-vllm PYTHON")
+	@$(PY) -m benchmarks.engine $(ARGS)
 
 bench-mesh: setup ## measure the mesh under load and fault beside other policies (minutes; ARGS="--quick", "overload skew")
 	@$(PY) -m benchmarks.mesh $(ARGS)

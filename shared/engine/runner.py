@@ -81,6 +81,11 @@ class TorchRunner:
         return self._model.config.vocab
 
     @property
+    def model(self) -> LlamaModel:
+        """What it computes."""
+        return self._model
+
+    @property
     def held(self) -> int:
         """Sequences that something is kept for."""
         return len(self._contexts)

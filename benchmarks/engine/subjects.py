@@ -50,9 +50,12 @@ class EngineSubject:
     length: int = 0
     seq: int = 0
     ended: list[int] = field(default_factory=list)
+    blocks: int = 0  # 0: enough for 16 long contexts
 
     def __post_init__(self) -> None:
         self.per_sequence = (LONG_CONTEXT + 1024) // BLOCK_TOKENS
+        if self.blocks:
+            self.per_sequence = self.blocks // 16
         self.runner = TorchRunner(
             load_model(self.directory, self.dtype),
             kv_blocks=16 * self.per_sequence,
@@ -63,7 +66,7 @@ class EngineSubject:
 
     def _item(self, at: int, start: int, ids: list[int]) -> WorkItem:
         end = start + len(ids)
-        first = at * self.per_sequence
+        first = at * self.per_sequence if self.batch > 1 else 0
         blocks = tuple(range(first, first + -(-end // BLOCK_TOKENS)))
         return WorkItem(self.seq + at, start, tuple(ids), blocks, Draw((), end, end, GREEDY))
 
