@@ -235,6 +235,8 @@ class Ledger:
     def _review(self, ticket: Ticket, index: int) -> None:
         """Was a chunk refused, because its range was being received, whose bytes are now lacking?"""
         landing = ticket.landings[index]
+        if not landing.refused:
+            return
         still = [span for span in landing.refused if landing.collides(*span)]
         lost = [span for span in landing.refused if span not in still and not landing.verified.covers(*span)]
         landing.refused = still

@@ -13,7 +13,13 @@ from shared.errors import InvariantBroken
 from shared.kv.ranges import Ranges
 
 
-class BlockState(enum.Enum):
+class _Fast(enum.Enum):
+    """Hashed by identity: tables of them are looked up several times for each chunk."""
+
+    __hash__ = object.__hash__
+
+
+class BlockState(_Fast):
     WANTED = "wanted"  # to come under this ticket; has no memory yet
     AWAITED = "awaited"  # on its way under another ticket
     LANDING = "landing"  # has memory, verified in part
@@ -21,7 +27,7 @@ class BlockState(enum.Enum):
     HELD = "held"  # published and pinned by this ticket
 
 
-class BlockEvent(enum.Enum):
+class BlockEvent(_Fast):
     LEND = "lend"  # memory was handed out for a chunk
     VERIFY = "verify"  # a chunk is here and right, more is missing
     FILL = "fill"  # the last missing chunk is here and right
@@ -54,13 +60,13 @@ BLOCK_TABLE: dict[tuple[BlockState, BlockEvent], BlockState] = {
 }
 
 
-class TicketState(enum.Enum):
+class TicketState(_Fast):
     OPEN = "open"  # blocks are missing
     COMPLETE = "complete"  # every block is published and pinned
     CLOSED = "closed"  # its pins are somebody else's; chunks that name it are answered `gone`
 
 
-class TicketEvent(enum.Enum):
+class TicketEvent(_Fast):
     CHUNK = "chunk"  # a chunk asks for memory
     YIELD = "yield"  # it becomes less urgent than others that want the same blocks
     HURRY = "hurry"  # it is urgent again

@@ -23,7 +23,7 @@ _PROBE_EVERY = 5.0
 """Seconds between probes while compressing could not pay."""
 _ENTER, _LEAVE = 1.5, 1.2
 """Times as fast as the line that the codec has to be, to begin and to go on."""
-_BY_FAR = 10.0
+_BY_FAR = 6.0
 """Times as fast as the line that the codec is where nothing is compared."""
 _LEAST_GAIN = 1.04
 """Bytes before by bytes after below which it is not worth anybody's time."""

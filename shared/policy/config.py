@@ -35,6 +35,9 @@ class LinkPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Bytes of a control message at most, after its parts are joined."""
     max_chunk: int = 256 << 10
     """Bytes of one KV chunk at most."""
+    lan_congestion: str = "cubic"
+    """TCP congestion control of bulk connections that cross no line; empty: the kernel's default. One that
+    paces (bbr) carries half as much there."""
     min_chunk: int = 16 << 10
     """Bytes of one KV chunk at least (the end of a block may be shorter)."""
 

@@ -74,6 +74,7 @@ _NAME = Limit(
     pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}",
     shape="a name of at most 63 letters, digits, dots, dashes and underscores",
 )
+_CONGESTION = Limit(pattern=r"[a-z0-9_-]{0,15}", shape="a name such as bbr or cubic")
 
 _LIMITS: Mapping[type[msgspec.Struct], Mapping[str, Limit]] = {
     ModelConfig: {
@@ -99,7 +100,7 @@ _LIMITS: Mapping[type[msgspec.Struct], Mapping[str, Limit]] = {
         "rate_mbit": _NOT_NEGATIVE,
         "rtt_ms": _NOT_NEGATIVE,
         "bulk_connections": Limit(least=0, most=64),
-        "congestion": Limit(pattern=r"[a-z0-9_-]{0,15}", shape="a name such as bbr or cubic"),
+        "congestion": _CONGESTION,
         "dscp": Limit(least=0, most=63),
     },
     HttpConfig: {
@@ -115,7 +116,7 @@ _LIMITS: Mapping[type[msgspec.Struct], Mapping[str, Limit]] = {
         "responses_bytes": _NOT_NEGATIVE,
         "responses_ttl": _POSITIVE,
     },
-    LinkPolicy: {"bulk_connections": Limit(least=1, most=64)},
+    LinkPolicy: {"bulk_connections": Limit(least=1, most=64), "lan_congestion": _CONGESTION},
     LinePolicy: {"oldest_share": _FRACTION},
     WorkerPolicy: {
         "send_pin_fraction": _PART,

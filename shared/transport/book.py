@@ -209,7 +209,7 @@ class Book:
         spec = peer.line.spec
         timeout = self._policy.bulk_stall + self._policy.suspect_after
         if spec is None:
-            stream.tune(timeout=timeout)
+            stream.tune(timeout=timeout, congestion=self._policy.lan_congestion)
             return
         unsent = peer.line.chunk_limit()
         pace = int(spec.rate * 1.25)

@@ -97,7 +97,7 @@ class Endpoint:
             identity.role,
             clock,
             self.counters,
-            lambda _: self._perform_soon() if self._performing else self.perform(self._clock()),
+            lambda now: self._perform_soon() if self._performing else self.perform(now),
         )
         self._connector = Connector(self.identity, key, self._tls, policy, self._book, self._inbound)
         self._servers: list[asyncio.Server] = []
@@ -209,7 +209,8 @@ class Endpoint:
     def chunk_written(self, node: str, key: int, sent: bool) -> None:
         if self._bulk is not None:
             self._bulk.chunk_written(self._clock(), node, key, sent)
-            self._perform_soon()
+            if not sent:  # else it is told while its connection is given more, and all is performed then
+                self._perform_soon()
 
     # --- what the core's outbox asks for ---
 

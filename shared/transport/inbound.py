@@ -84,6 +84,10 @@ class Inbound:
 
     def on_bytes(self, stream: Stream) -> None:
         now = self._clock()
+        peer = self._book.of(stream)
+        if peer is not None and self._intake is not None and stream is not peer.control:
+            self._on_bulk(stream, peer, self._intake, now)
+            return
         try:
             while not stream.over and (event := stream.connection.next_event()) is not None:
                 self._on_event(stream, event, now)
@@ -97,6 +101,31 @@ class Inbound:
             if peer.liveness.suspect:
                 self._pulse.tick(peer, now)
             peer.flush(now)
+        self._perform(now)
+
+    def _on_bulk(self, stream: Stream, peer: Peer, intake: Intake, now: float) -> None:
+        """The same for a bulk connection that is open, where nearly all events are chunks'."""
+        connection = stream.connection
+        settled = False
+        try:
+            while (event := connection.next_event()) is not None:
+                if isinstance(event, ChunkDone):
+                    intake.done(stream, now, event)
+                    settled = True
+                elif isinstance(event, ChunkStart):
+                    intake.start(stream, peer, event)
+                else:
+                    self._on_event(stream, event, now)
+                if stream.over:
+                    break
+        except Remote as error:
+            self._break(stream, error, now)
+        peer.liveness.heard(now, control=False)
+        if peer.liveness.suspect:
+            self._pulse.tick(peer, now)
+            peer.flush(now)
+        elif not settled and not stream.over:
+            return  # in the middle of a chunk: the core has nothing to say yet
         self._perform(now)
 
     def on_writable(self, stream: Stream) -> None:

@@ -133,12 +133,15 @@ class Line:
 
     def turn(self, now: float) -> None:
         """Send chunks in turns between the hungry destinations while the rate allows it."""
+        if self.spec is None:
+            self._free_turn(now)
+            return
         self.sample(now)
         left = _TURN_BYTES
         limit = self.chunk_limit()
         if limit != self._unsent:
             self._unsent = limit
-            for sender in self._senders if self.spec else ():
+            for sender in self._senders:
                 sender.keep_unsent(limit)
         self._bucket.set_rate(now, self._allowed(now))
         while self._hungry:
@@ -152,6 +155,21 @@ class Line:
                 left -= size
                 self._bucket.spend(now, size)
                 self._hungry.append(sender)
+        self._note_backlog(now)
+
+    def _free_turn(self, now: float) -> None:
+        """The same where nothing is held back."""
+        self.sample(now)
+        left, hungry = _TURN_BYTES, self._hungry
+        while hungry:
+            if left <= 0:
+                self._later(0)
+                break
+            sender = hungry.popleft()
+            size = sender.send_one(now, self._link.max_chunk)
+            if size:
+                left -= size
+                hungry.append(sender)
         self._note_backlog(now)
 
     def charge(self, now: float, size: int) -> None:

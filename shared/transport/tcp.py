@@ -83,6 +83,8 @@ class Stream(asyncio.BufferedProtocol):
         self.over = False
         """No event of this stream counts any more, though its socket may still be closing."""
         self._owner = owner
+        self._get_buffer = connection.get_buffer  # called for every few packets
+        self._buffer_updated = connection.buffer_updated
         self._certified = certified
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
@@ -106,14 +108,14 @@ class Stream(asyncio.BufferedProtocol):
         self.write(self.connection.take_output())
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        if self.over:
-            if self._junk is None:
-                self._junk = memoryview(bytearray(1 << 16))
-            return self._junk
-        return self.connection.get_buffer()
+        if not self.over:
+            return self._get_buffer()
+        if self._junk is None:
+            self._junk = memoryview(bytearray(1 << 16))
+        return self._junk
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self.over and self.connection.buffer_updated(nbytes):
+        if not self.over and self._buffer_updated(nbytes):
             self._owner.on_bytes(self)
 
     def eof_received(self) -> bool:

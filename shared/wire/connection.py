@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from shared.errors import BadHeader, UnexpectedMessage
 from shared.wire.codec import check_payload, decode
-from shared.wire.framing import ChunkEnd, ChunkHead, Frame, FrameKind, FrameParser, frame_bytes
+from shared.wire.framing import ChunkHead, Frame, FrameKind, FrameParser, frame_bytes
 from shared.wire.handshake import Agreed, Dialler, Handshake
 from shared.wire.messages import Goodbye, KvChunk, Ping, Pong
 
@@ -47,7 +47,7 @@ class LinkMessage:
     frame: Frame
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChunkStart:
     """A chunk begins: answer with `receive_into` (memory of `size` bytes) before asking for the next
     event."""
@@ -56,7 +56,7 @@ class ChunkStart:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChunkDone:
     """All bytes of the chunk are in the memory that was given."""
 
@@ -73,6 +73,11 @@ class Connection:
         self.state = State.HANDSHAKE
         self._handshake = handshake
         self._parser = FrameParser(max_chunk=max_chunk)
+        self.get_buffer = self._parser.get_buffer
+        """Where the next bytes belong; never empty."""
+        self.buffer_updated = self._parser.buffer_updated
+        """Tell how many bytes were put there. False: in the middle of a chunk, there is no event to ask
+        for."""
         self._events: deque[Event] = deque()
         self._output: list[bytes] = []
         self._chunk: KvChunk | None = None
@@ -104,13 +109,6 @@ class Connection:
         """The chunk whose bytes are being received."""
         return self._chunk
 
-    def get_buffer(self) -> memoryview:
-        return self._parser.get_buffer()
-
-    def buffer_updated(self, count: int) -> bool:
-        """False: in the middle of a chunk, there is no event to ask for."""
-        return self._parser.buffer_updated(count)
-
     @property
     def has_output(self) -> bool:
         return bool(self._output)
@@ -133,17 +131,16 @@ class Connection:
         """What the bytes received so far say next. Raises Remote errors."""
         while not self._events:
             event = self._parser.next_event()
-            match event:
-                case None:
-                    return None
-                case Frame():
-                    self._dispatch(event)
-                case ChunkHead():
-                    self._events.append(self._start_chunk(event))
-                case ChunkEnd():
-                    assert self._chunk is not None
-                    self._events.append(ChunkDone(self._chunk))
-                    self._chunk = None
+            if event is None:
+                return None
+            if isinstance(event, ChunkHead):
+                return self._start_chunk(event)
+            if isinstance(event, Frame):
+                self._dispatch(event)
+                continue
+            chunk, self._chunk = self._chunk, None
+            assert chunk is not None
+            return ChunkDone(chunk)
         return self._events.popleft()
 
     def _dispatch(self, frame: Frame) -> None:
@@ -158,7 +155,8 @@ class Connection:
         message = decode(head.header)
         if not isinstance(message, KvChunk):
             raise BadHeader(f"{type(message).__name__} as the header of a CHUNK frame")
-        check_payload(message, head.size)
+        if message.encoding or message.length != head.size:
+            check_payload(message, head.size)
         self._chunk = message
         return ChunkStart(message, head.size)
 

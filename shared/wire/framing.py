@@ -45,6 +45,7 @@ class FrameKind(enum.IntEnum):
 
 NUMBERED = frozenset({FrameKind.MESSAGE, FrameKind.PART})
 _WITH_CONTROL = frozenset({FrameKind.MESSAGE, FrameKind.PART, FrameKind.LINK, FrameKind.ACK})
+_CHUNK = int(FrameKind.CHUNK)
 _KINDS = {int(kind): kind for kind in FrameKind}
 
 
@@ -60,7 +61,7 @@ class Frame:
     waited_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChunkHead:
     """A chunk's payload follows: answer with `receive_into` before asking for the next event."""
 
@@ -74,6 +75,8 @@ class ChunkEnd:
 
 
 FrameEvent = Frame | ChunkHead | ChunkEnd
+
+_END = ChunkEnd()
 
 
 def frame_bytes(frame: Frame) -> bytes:
@@ -131,16 +134,20 @@ class FrameParser:
         self._read_ahead = READ_AHEAD
         self._sink: memoryview | None = None
         self._filled = 0
+        self._chunks = False
+        self._open = 0  # bytes of the chunk whose head was reported
         self._head_open = False  # a ChunkHead was reported and its memory is not known yet
 
     def expect_chunks(self) -> None:
         """From here on nearly all bytes are chunks: ask for little more than their heads."""
         self._read_ahead = CHUNK_READ_AHEAD
+        self._chunks = True
 
     @property
     def between_frames(self) -> bool:
         """Whether the connection may end here without a frame being cut."""
-        return self._start == self._end and self._prefix is None and self._sink is None
+        head = self._prefix is not None or self._head_open
+        return self._start == self._end and not head and self._sink is None
 
     @property
     def in_chunk(self) -> bool:
@@ -176,7 +183,11 @@ class FrameParser:
             if self._filled < len(self._sink):
                 return None
             self._sink = None
-            return ChunkEnd()
+            return _END
+        if self._chunks and self._prefix is None and self._end - self._start >= PREFIX_BYTES:
+            head = self._chunk_head()
+            if head is not None:
+                return head
         if self._prefix is None and not self._read_prefix():
             return None
         prefix = self._prefix
@@ -187,14 +198,15 @@ class FrameParser:
 
     def receive_into(self, target: memoryview) -> None:
         """The open chunk's payload belongs into `target`, which is exactly as long."""
-        prefix = self._prefix
-        if not self._head_open or prefix is None or len(target) != prefix.payload:
+        size = self._open
+        if not self._head_open or len(target) != size:
             raise InvariantBroken(
                 f"{len(target)} bytes of memory given for a chunk that is not open or differs"
             )
-        early = min(self._end - self._start, prefix.payload)
-        target[:early] = self._view[self._start : self._start + early]
-        self._start += early
+        early = min(self._end - self._start, size)
+        if early:
+            target[:early] = self._view[self._start : self._start + early]
+            self._start += early
         self._sink = target
         self._filled = early
         self._prefix = None
@@ -202,6 +214,20 @@ class FrameParser:
 
     def _need(self) -> int:
         return PREFIX_BYTES if self._prefix is None else self._prefix.buffered
+
+    def _chunk_head(self) -> ChunkHead | None:
+        """The head of a chunk where it is here whole; None for all else: that is looked at with care."""
+        start = self._start
+        magic, version, number, header, payload = _PREFIX.unpack_from(self._buffer, start)
+        after = start + PREFIX_BYTES + header
+        limits = self._limits[FrameKind.CHUNK]
+        known = magic == MAGIC and version == VERSION and number == _CHUNK
+        if not known or after > self._end or header > limits[0] or not 0 < payload <= limits[1]:
+            return None
+        self._start = after
+        self._open = payload
+        self._head_open = True
+        return ChunkHead(bytes(self._view[start + PREFIX_BYTES : after]), payload)
 
     def _read_prefix(self) -> bool:
         if self._end - self._start < PREFIX_BYTES:
@@ -248,6 +274,7 @@ class FrameParser:
         if prefix.kind is FrameKind.CHUNK:
             self._start = at
             self._head_open = True
+            self._open = prefix.payload
             return ChunkHead(header, prefix.payload)
         payload = bytes(self._view[at : at + prefix.payload])
         self._start = at + prefix.payload
