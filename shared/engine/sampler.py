@@ -81,17 +81,17 @@ def adjusted(scores: Scores, draw: Draw) -> Scores:
         scores[token] += bias
     if needs_history(params):
         _penalise(scores, draw)
-    allowed = _allowed(draw, len(scores))
+    allowed = allowed_mask(draw, len(scores))
     if allowed is not None:
         scores[~allowed] = -np.inf
     if draw.position - draw.prompt_len < params.min_tokens:
         stops = [token for token in params.stop_ids if 0 <= token < len(scores)]
-        if allowed is None or _goes_on(allowed, stops):
+        if allowed is None or goes_on(allowed, stops):
             scores[stops] = -np.inf
     return scores
 
 
-def _allowed(draw: Draw, vocab: int) -> Mask | None:
+def allowed_mask(draw: Draw, vocab: int) -> Mask | None:
     """What the grammar leaves, [vocab]."""
     if draw.allowed is None:
         return None
@@ -99,7 +99,7 @@ def _allowed(draw: Draw, vocab: int) -> Mask | None:
     return bits.view(np.bool_)
 
 
-def _goes_on(allowed: Mask, stops: Sequence[int]) -> bool:
+def goes_on(allowed: Mask, stops: Sequence[int]) -> bool:
     """Whether anything but the end is allowed: where nothing is, the answer ends before `min_tokens`."""
     rest = allowed.copy()
     rest[stops] = False

@@ -1,7 +1,7 @@
 """Draws ids from scores on the device, by the rules of `shared.engine.sampler`.
 
 What is kept of a row (bias, penalties, top-k, top-p, min-p) is decided in float64; the draw itself is one
-kernel for all rows. A row under a grammar, or one that wants log-probabilities, is drawn on the host.
+kernel for all rows. A row that wants log-probabilities is drawn on the host.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from shared.engine.api import Draw, Drawn, SamplingParams, needs_history
-from shared.engine.sampler import draw_batch
-from shared.errors import InvalidRequest, NanLogits
+from shared.engine.sampler import allowed_mask, draw_batch, goes_on
+from shared.errors import InvalidRequest, NanLogits, NotBuilt
 from shared.kernels.sampling import gumbel_argmax
 
 _SEED_WRAP = 1 << 64
@@ -41,10 +41,12 @@ def draw_on_device(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | Except
 
 
 def _on_host(params: SamplingParams) -> bool:
-    return bool(params.grammar) or params.logprobs >= 0
+    return params.logprobs >= 0
 
 
 def _refusal(draw: Draw, vocab: int) -> Exception | None:
+    if draw.params.grammar and draw.allowed is None:
+        return NotBuilt("grammar is not served by this engine; leave it out", "grammar")
     for token in draw.params.logit_bias:
         if not 0 <= token < vocab:
             return InvalidRequest(f"id {token} is outside the vocabulary of {vocab}", "logit_bias")
@@ -82,7 +84,7 @@ def _signed(seed: int) -> int:
 
 
 def _adjust(scores: Tensor, draw: Draw) -> None:
-    """Bias, penalties and min_tokens on one row [vocab], in place."""
+    """Bias, penalties, a grammar's mask and min_tokens on one row [vocab], in place."""
     params = draw.params
     device = scores.device
     if params.logit_bias:
@@ -90,9 +92,13 @@ def _adjust(scores: Tensor, draw: Draw) -> None:
         scores[tokens] += torch.tensor(list(params.logit_bias.values()), dtype=scores.dtype).to(device)
     if needs_history(params):
         _penalise(scores, draw)
+    allowed = allowed_mask(draw, len(scores))
+    if allowed is not None:
+        scores.masked_fill_(torch.from_numpy(~allowed).to(device), -math.inf)
     if draw.position - draw.prompt_len < params.min_tokens:
         stops = [token for token in params.stop_ids if 0 <= token < len(scores)]
-        scores[torch.tensor(stops, dtype=torch.int64).to(device)] = -math.inf
+        if allowed is None or goes_on(allowed, stops):
+            scores[torch.tensor(stops, dtype=torch.int64).to(device)] = -math.inf
 
 
 def _penalise(scores: Tensor, draw: Draw) -> None:

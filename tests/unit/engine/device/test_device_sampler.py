@@ -10,7 +10,7 @@ import torch
 from shared.engine.api import Draw, Drawn, SamplingParams, ids_of
 from shared.engine.device.sampler import draw_on_device
 from shared.engine.sampler import draw_batch
-from shared.errors import InvalidRequest, NanLogits
+from shared.errors import InvalidRequest, NanLogits, NotBuilt
 
 VOCAB = 61
 
@@ -34,15 +34,33 @@ params = st.builds(
 
 
 @hypothesis.settings(max_examples=150, deadline=None)
-@hypothesis.given(st.lists(params, min_size=1, max_size=6), st.integers(0, 10_000), st.booleans())
-def test_ids_are_the_hosts(rows: list[SamplingParams], seed: int, coarse: bool) -> None:
+@hypothesis.given(
+    st.lists(params, min_size=1, max_size=6),
+    st.integers(0, 10_000),
+    st.booleans(),
+    st.lists(st.one_of(st.none(), st.binary(min_size=8, max_size=8)), min_size=6, max_size=6),
+)
+def test_ids_are_the_hosts(
+    rows: list[SamplingParams], seed: int, coarse: bool, masks: list[bytes | None]
+) -> None:
     random = torch.Generator().manual_seed(seed)
     logits = torch.randn(len(rows), VOCAB, generator=random) * 3
     if coarse:
         logits = logits.round()  # ties, at the edges too
     history = [int(token) for token in torch.randint(VOCAB, (40,), generator=random)]
-    draws = [Draw(ids_of(history, each), 40, 25, each) for each in rows]
-    assert draw_on_device(logits.clone(), draws) == draw_batch(logits, draws)
+    draws = [
+        Draw(ids_of(history, each), 40, 25, each, allowed=mask)
+        for each, mask in zip(rows, masks, strict=False)
+    ]
+    here, there = draw_on_device(logits.clone(), draws), draw_batch(logits, draws)
+    assert [each if isinstance(each, Drawn) else type(each) for each in here] == [
+        each if isinstance(each, Drawn) else type(each) for each in there
+    ]
+
+
+def test_a_grammar_that_nobody_prepared_is_refused() -> None:
+    (drawn,) = draw_on_device(torch.zeros(1, VOCAB), [Draw((), 5, 5, SamplingParams(999, 0, grammar="x"))])
+    assert isinstance(drawn, NotBuilt)
 
 
 def test_a_row_that_cannot_be_drawn_harms_no_other() -> None:
