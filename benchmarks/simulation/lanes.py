@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.simulation.nodes import Lane, Line, Link, Node
+from benchmarks.simulation.nodes import Debt, Lane, Line, Link, Node
 from shared.policy.line_share import ShareHeld
 from shared.wire.messages import LineShare
 
@@ -26,7 +26,8 @@ class Lanes:
     def granted(self, line: Line, router: str, sender: str, share: LineShare) -> None:
         """A sender has heard what part of a line is its own."""
         held = line.shares.setdefault(sender, ShareHeld())
-        held.grant(self._sim.now, router, share.seq, share.rate, share.ttl_ms / 1e3, share.senders)
+        ttl = share.ttl_ms / 1e3
+        held.grant(self._sim.now, router, share.seq, share.rate, ttl, share.senders, share.oldest)
 
     def wake(self, link: Link, node: Node) -> None:
         """A node has something for the other end."""
@@ -39,8 +40,13 @@ class Lanes:
         if not lane.asleep or not link.up:
             return
         lane.asleep = False
-        era = link.era
-        self._sim.at(self._room(link.line, lane), lambda: self._pull(link, lane, era))
+        self._look(link, lane)
+
+    def _look(self, link: Link, lane: Lane) -> None:
+        """Pull when the line, and the sender's share of it, can take a chunk as things stand now."""
+        lane.turn += 1
+        era, turn = link.era, lane.turn
+        self._sim.at(self._room(link.line, lane), lambda: self._pull(link, lane, era, turn))
 
     def broken(self, link: Link) -> None:
         """The connections of a link are gone, and all that was on them."""
@@ -60,16 +66,16 @@ class Lanes:
 
     def _room(self, line: Line, lane: Lane) -> float:
         """When the line, and the sender's share of it, can take the next chunk."""
-        return max(line.free.get(lane.source.datacenter, 0.0), line.paced.get(lane.source.name, 0.0))
+        debt = line.debts.get(lane.source.name)
+        return max(line.free.get(lane.source.datacenter, 0.0), 0.0 if debt is None else debt.over)
 
-    def _pull(self, link: Link, lane: Lane, era: int) -> None:
+    def _pull(self, link: Link, lane: Lane, era: int, turn: int) -> None:
         source, sim = lane.source.bulk, self._sim
-        if link.era != era or source is None or not lane.source.alive:
+        if link.era != era or lane.turn != turn or source is None or not lane.source.alive:
             return
         line, side = link.line, lane.source.datacenter
-        room = self._room(line, lane)
-        if room > sim.now:
-            sim.at(room, lambda: self._pull(link, lane, era))
+        if self._room(line, lane) > sim.now:
+            self._look(link, lane)
             return
         chunk = source.next_chunk(sim.now, lane.target.name, self._chunk)
         sim.perform(lane.source)
@@ -83,7 +89,9 @@ class Lanes:
         line.carried[side] += size
         held = line.shares.get(lane.source.name)
         if held is not None:
-            line.paced[lane.source.name] = sim.now + size / held.rate(sim.now, line.rate)
+            debt = line.debts.setdefault(lane.source.name, Debt())
+            debt.pay(sim.now, held.rate(sim.now, line.rate))
+            debt.left += size
         linger = sim.random.random() * line.linger
         sim.at(sim.now + took + linger, lambda: self._left(link, lane, era))
 

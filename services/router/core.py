@@ -34,7 +34,7 @@ from services.router.readiness import readiness
 from services.router.recent import RecentSessions
 from services.router.requests import GenerationRequest, RequestEvent
 from services.router.rewarm import Rewarm
-from services.router.sharing import EVERY, Sharing
+from services.router.sharing import RENEW, Sharing
 from services.router.sources import Sources
 from services.router.steering import Steering
 from services.router.watch import Watch
@@ -283,8 +283,8 @@ class RouterCore:
                 self._rewarm.tick(now)
                 self._plan_rewarm(now)
             elif kind == "share":
-                if self._sharing.deal():
-                    self._timers.set(("share", None), now + EVERY)
+                if self._sharing.deal(now):
+                    self._timers.sooner(("share", None), now + RENEW)
             elif isinstance(whose, Rid):
                 self._watch.due(now, whose)
 
@@ -330,8 +330,8 @@ class RouterCore:
 
     def _reported(self, now: float, node: str, report: m.LoadReport) -> None:
         self.mesh.fleet.reported(now, node, report)
-        if any(report.unsent_bytes.values()) and not self._timers.has(("share", None)):
-            self._timers.set(("share", None), now + EVERY)
+        if self._sharing.concerns(report):
+            self._timers.sooner(("share", None), self._sharing.due(now))
         self._gate.serve_waiting(now)
 
     def _snapshot(self, now: float, node: str, snapshot: m.Snapshot, payload: bytes) -> None:

@@ -7,14 +7,17 @@ from __future__ import annotations
 from services.router.lines import Line
 from services.router.mesh import Mesh
 from shared.policy.line_share import SenderReport, shares
-from shared.wire.messages import LineShare
+from shared.wire.messages import LineShare, LoadReport
 
-EVERY = 0.05
-"""Seconds between two dealings while a line has a backlog: most transfers of agents are over in less than a
-tenth of a second, and what was dealt to those is lost until then."""
+EVERY = 0.02
+"""Seconds between two dealings at least: most transfers of agents are over in less than a tenth of a second,
+and what was dealt to those is lost until then."""
 
-HORIZON = 0.1
-"""Seconds until other shares count: a dealing and a report's way."""
+RENEW = 0.25
+"""Seconds between two dealings at most while a line has a backlog."""
+
+HORIZON = 0.06
+"""Seconds until other shares count: a report, a dealing, and the way of both."""
 
 TTL = 1.0
 """Seconds that a share counts without being renewed."""
@@ -26,14 +29,26 @@ class Sharing:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
         self._seq = 0
+        self._dealt_at = float("-inf")
+        self._busy = False
 
-    def deal(self) -> bool:
-        """Send each sender its part of each line. Whether any line has a backlog: then it is due again."""
-        busy = False
+    def concerns(self, report: LoadReport) -> bool:
+        """Whether a report may change what is dealt."""
+        return self._busy or any(report.unsent_bytes.values())
+
+    def due(self, now: float) -> float:
+        """When to deal after a report has come."""
+        return max(now, self._dealt_at + EVERY)
+
+    def deal(self, now: float) -> bool:
+        """Send each sender its part of each line. Whether any line has a backlog: then it is due again after
+        `RENEW`."""
+        self._dealt_at = now
+        self._busy = False
         for line in self._mesh.fleet.lines.all():
             if line.rate > 0:
-                busy |= self._deal(line)
-        return busy
+                self._busy |= self._deal(line)
+        return self._busy
 
     def _deal(self, line: Line) -> bool:
         reports: dict[str, SenderReport] = {}
@@ -45,9 +60,10 @@ class Sharing:
             smallest = report.smallest_remaining.get(line.name, unsent)
             oldest = report.oldest_age_ms.get(line.name, 0) / 1000
             reports[worker.node] = SenderReport(unsent, smallest, oldest)
-        rates = shares(line.rate, reports, horizon=HORIZON)
-        for node, rate in rates.items():
+        dealt = shares(line.rate, reports, horizon=HORIZON)
+        for node, share in dealt.items():
             self._seq += 1
-            share = LineShare(line.name, rate, self._seq, int(1000 * TTL), len(rates))
-            self._mesh.send(node, share)
-        return bool(rates)
+            ttl = int(1000 * TTL)
+            part = share.oldest_part
+            self._mesh.send(node, LineShare(line.name, share.rate, self._seq, ttl, len(dealt), part))
+        return bool(dealt)

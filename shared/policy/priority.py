@@ -50,7 +50,7 @@ class SendQueue:
     """The open transfers to one destination. Bytes are charged with `sent`; `next` only looks."""
 
     def __init__(self, policy: LinePolicy) -> None:
-        self._oldest_share = min(1.0, max(0.0, policy.oldest_share))
+        self._own_share = self._oldest_share = min(1.0, max(0.0, policy.oldest_share))
         self._weight = (policy.uncovered_to_covered, 1.0)
         self._transfers: dict[bytes, Transfer] = {}
         self._classes = [_Lanes() for _ in range(CLASSES)]
@@ -110,6 +110,10 @@ class SendQueue:
         lanes.ready += 1
         heapq.heappush(lanes.oldest, (transfer.opened, transfer.order, ticket))
         self._resize(transfer)
+
+    def serve_oldest(self, part: float | None) -> None:
+        """Part of each class's bytes that goes to its oldest transfer from now on; None: as configured."""
+        self._oldest_share = self._own_share if part is None else part
 
     def acked(self, ticket: bytes, total: int) -> None:
         """The receiver has `total` bytes of this transfer (a total, not an increase)."""

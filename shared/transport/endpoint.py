@@ -167,6 +167,11 @@ class Endpoint:
         """All lines used so far, by name."""
         return {name: line.view(self._clock()) for name, line in self._book.lines.items()}
 
+    def oldest_part(self, line: str) -> float | None:
+        """Part of a line's share that routers deal to this node's oldest transfers; None: they do not say."""
+        known = self._book.lines.get(line)
+        return known.shares.oldest(self._clock()) if known is not None else None
+
     def sessions(self) -> list[str]:
         """Nodes with a live session."""
         return list(self._book.peers)

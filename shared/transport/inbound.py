@@ -180,7 +180,9 @@ class Inbound:
             line = self._book.lines.get(message.line)
             if line is not None:
                 ttl = message.ttl_ms / 1000
-                line.shares.grant(now, peer.node, message.seq, message.rate, ttl, message.senders)
+                line.shares.grant(
+                    now, peer.node, message.seq, message.rate, ttl, message.senders, message.oldest
+                )
             return
         self._core.on_message(now, peer.node, message, payload)
 

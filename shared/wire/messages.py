@@ -3,8 +3,7 @@ headers.
 
 Long id lists, hashes and KV bytes are never msgpack: they are the frame's raw payload (`PAYLOAD` says of
 which kind). Fields are only ever added at the end, with defaults. Tags are never used twice. Times are
-*remaining* milliseconds, written when the frame meets the socket. This module knows nothing of sockets,
-clocks or engines.
+*remaining* milliseconds, written when the frame meets the socket. Knows no sockets, clocks or engines.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import msgspec
 
 Nat = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0)]  # never negative, never NaN
+Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 Bytes16 = Annotated[bytes, msgspec.Meta(max_length=16)]  # a ticket, a digest or a nonce, or b""
 Proof32 = Annotated[bytes, msgspec.Meta(max_length=32)]
@@ -229,8 +229,7 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 class KvEvents(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """Change of a pool's published blocks. Payload: `stored` then `removed` hashes, 16 bytes each, in
-    order."""
+    """Change of a pool's published blocks. Payload: `stored`, then `removed` hashes, 16 bytes each."""
 
     seq: Nat  # from 1 in an incarnation
     stored: Nat
@@ -269,6 +268,7 @@ class LineShare(msgspec.Struct, frozen=True, array_like=True, tag=16):
     seq: Nat
     ttl_ms: Nat
     senders: Nat = 1  # with something to send on this line: without a fresh share each takes an even part
+    oldest: Part = 0.5  # of the rate, that is for the oldest transfers; the rest is for the shortest
 
 
 class Flush(msgspec.Struct, frozen=True, array_like=True, tag=17):
@@ -285,8 +285,7 @@ class Peers(msgspec.Struct, frozen=True, array_like=True, tag=18):
 
 
 class Admit(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """Router to a decoder. Payload: ids, u32 little-endian. Again for the same rid: resume (old ticket is
-    gone)."""
+    """Router to a decoder. Payload: ids, u32 little-endian. Again for a rid: resume (old ticket is gone)."""
 
     rid: Rid
     term: Nat

@@ -22,6 +22,7 @@ from shared.kv.pool import BlockPool
 from shared.runtime.metrics import make_registry
 from shared.runtime.settings import MeshConfig, NodeConfig, split_address
 from shared.runtime.web import WebServer, status_app
+from shared.transport.compression import encoding_of
 from shared.transport.endpoint import Endpoint
 from shared.wire.handshake import Identity
 from shared.wire.messages import Role, TransferClass
@@ -136,6 +137,7 @@ class WorkerProcess:
             link=mesh.policy.link,
             line_of=self._line_of,
             line_rate=self._line_rate,
+            line_oldest=self._line_oldest,
             landed=runner.landed,
         )
         self.worker.after = self._after
@@ -159,6 +161,7 @@ class WorkerProcess:
             key=mesh_key(mesh),
             tls=tls_files(mesh),
             route=lambda peer, address: route_to(mesh, node, peer, address),
+            encoding=encoding_of(layout),
         )
 
     def _dial(self) -> None:
@@ -181,6 +184,9 @@ class WorkerProcess:
     def _line_of(self, node: str) -> str:
         view = self._endpoint.line_for(node)
         return view.name if view is not None else node
+
+    def _line_oldest(self, line: str) -> float | None:
+        return self._endpoint.oldest_part(line)
 
     def _line_rate(self, line: str) -> float:
         view = self._endpoint.lines().get(line)

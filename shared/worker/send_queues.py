@@ -47,6 +47,8 @@ class SendQueues:
         self._lines: dict[str, str] = {}  # node -> name of the line to it, while it has a queue
         self.sent: defaultdict[str, int] = defaultdict(int)
         """Bytes handed to each line so far, by its name."""
+        self.changes = 0
+        """Transfers that have begun or ended so far."""
 
     def resize(self, transfer: Transfer) -> None:
         """Enter a transfer, or tell its queue what it has still to bring, and in which class."""
@@ -54,6 +56,7 @@ class SendQueues:
         if queue is None:
             queue = self._queues[transfer.target] = SendQueue(self._site.line)
             self._lines[transfer.target] = self._site.line_of(transfer.target)
+        self.changes += transfer.ticket not in queue
         queue.open(transfer.ticket, transfer.cls, transfer.total_bytes, transfer.opened_at)
         queue.acked(transfer.ticket, transfer.acked_bytes)
 
@@ -68,13 +71,17 @@ class SendQueues:
         """The transfer has ended."""
         queue = self._queues[transfer.target]
         queue.close(transfer.ticket)
+        self.changes += 1
         if not len(queue):
             del self._queues[transfer.target], self._lines[transfer.target]
 
     def next(self, node: str) -> bytes | None:
         """Ticket of the transfer that the next chunk for a node should come from."""
         queue = self._queues.get(node)
-        return None if queue is None else queue.next()
+        if queue is None:
+            return None
+        queue.serve_oldest(self._site.line_oldest(self._lines[node]))
+        return queue.next()
 
     def charge(self, node: str, ticket: bytes, size: int) -> None:
         """Bytes of the transfer that `next` named were taken."""

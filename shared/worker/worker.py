@@ -48,13 +48,15 @@ class Worker:
         link: LinkPolicy | None = None,
         line_of: Callable[[str], str] = lambda node: node,
         line_rate: Callable[[str], float] = lambda _line: 0.0,
+        line_oldest: Callable[[str], float | None] = lambda _line: None,
         landed: Callable[[int], None] = lambda _block: None,
     ) -> None:
         """`view`: writable bytes of a pool block. `root`: cache salt -> root of the hashes. `rng`: n random
         bytes.
 
         `landed` is told of each block whose received bytes are whole, before anything computes with it.
-        `line_of`: node -> name of the line to it; `line_rate`: line -> bytes/s, 0.0 where unknown.
+        `line_of`: node -> name of the line to it; `line_rate`: line -> bytes/s, 0.0 where unknown;
+        `line_oldest`: line -> part of its bytes that is for the oldest transfers, None: as configured.
         `announce` says what does not change; draining and peers are filled in.
         """
         self.site = Site(
@@ -75,6 +77,7 @@ class Worker:
             max_context=announce.max_context,
             line_of=line_of,
             line_rate=line_rate,
+            line_oldest=line_oldest,
         )
         self._rooms = rooms = Rooms(self.site, layout, announce)
         self._orders = Orders(rooms)

@@ -97,7 +97,7 @@ MESSAGES: tuple[Message, ...] = (
     m.SnapshotRequest(True),
     m.Snapshot(9, 3),
     m.Drain(True),
-    m.LineShare("wan", 12.5e6, 4, 1000, 3),
+    m.LineShare("wan", 12.5e6, 4, 1000, 3, 0.25),
     m.Flush(),
     m.Peers((("md1", m.Role.MAIN, "b", "10.0.0.3:7000"),)),
     m.SnapshotDigest(9, 3, HASH),

@@ -90,7 +90,7 @@ def test_the_whole_case_on_a_small_trace(tmp_path: Path) -> None:
     runs = simulate(mix)
     found = {each.case: each for each in results(mix, runs)}
     assert len(found) == 11
-    assert all('"ratio"' in each.line() for each in found.values())
+    assert all('"ratio"' in each.line("transport") for each in found.values())
     plot(runs, tmp_path / "plots" / "mix.png")
     with pytest.raises(FileNotFoundError, match="--trace"):
         simulate(Mix(trace=tmp_path / "none.gz"))

@@ -165,3 +165,18 @@ def test_agentic_transfers_against_first_come_first_served() -> None:
     assert sorted(ours)[len(ours) // 2] <= 0.02 * sorted(theirs)[len(theirs) // 2]
     largest = sorted(range(len(ours)), key=lambda at: -arrivals[at][1])[: len(ours) // 100]
     assert max(ours[at] for at in largest) <= 2.5 * max(theirs[at] for at in largest)
+
+
+def test_a_share_says_which_lane_is_served() -> None:
+    """Only the oldest, only the shortest, and the configured halves again."""
+    queue, sizes = queue_of((b"old", UNCOVERED, 1000 * CHUNK), (b"short", UNCOVERED, 50 * CHUNK))
+    queue.serve_oldest(1.0)
+    assert drain(queue, sizes, 10) == [b"old"] * 10
+    queue.serve_oldest(0.0)
+    assert drain(queue, {b"old": 990 * CHUNK, b"short": 50 * CHUNK}, 10) == [b"short"] * 10
+    queue.serve_oldest(0.25)
+    order = Counter(drain(queue, {b"old": 990 * CHUNK, b"short": 40 * CHUNK}, 20))
+    assert order[b"short"] in (14, 15, 16)
+    queue.serve_oldest(None)
+    order = Counter(drain(queue, {b"old": 980 * CHUNK, b"short": 25 * CHUNK}, 20))
+    assert order[b"short"] in (9, 10, 11)

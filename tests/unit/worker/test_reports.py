@@ -9,6 +9,7 @@ from shared.kv.hashing import HASH_BYTES
 from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
 from shared.wire.port import Dial
+from shared.worker.reports import LINE_APART
 from tests.support.mesh import Bench, ScriptedRouter, greedy, hashes_of, worker_node
 
 IDS = list(range(50, 93))
@@ -104,6 +105,29 @@ def test_load_reports_come_on_change_and_every_second() -> None:
         bench.release(bench.rid(counter), 1, "p")
     assert 3 <= len(times) <= 9
     assert min(b - a for a, b in itertools.pairwise(times)) >= 0.1 - 1e-9
+
+
+def test_a_transfer_that_begins_or_ends_is_told_soon() -> None:
+    """Whose turn it is on a line changes then; bytes that were sent meanwhile are told ten times a second."""
+    bench = bench_of()
+    told: list[tuple[float, int]] = []
+
+    def spy(source: str, target: str, message: m.Message, payload: bytes) -> None:
+        if isinstance(message, m.LoadReport) and source == "p":
+            told.append((bench.sim.now, message.unsent_bytes.get("md", 0)))
+
+    bench.admit("md", bench.rid(), IDS, greedy(60))
+    bench.prefill("p", bench.rid(), IDS, greedy(60))
+    bench.until(m.TokensOut)
+    bench.run(0.5)
+    bench.sim.spy = spy
+    began = bench.sim.now
+    bench.attach("p", "md", bench.until(m.Admitted))
+    bench.run(0.03)
+    assert [unsent > 0 for when, unsent in told if when - began <= LINE_APART]
+    bench.run(2)
+    assert told[-1][1] == 0
+    assert min(b - a for (a, _), (b, _) in itertools.pairwise(told)) >= LINE_APART - 1e-9
 
 
 def test_a_report_says_what_waits_for_which_line() -> None:
