@@ -10,6 +10,7 @@ from shared.engine.device.batch import Batch
 from shared.engine.device.model import DeviceModel
 from shared.engine.device.runner import DeviceRunner
 from shared.engine.model import Attend, LlamaModel
+from shared.engine.rope import Turns
 from shared.engine.runner import TorchRunner
 from shared.errors import ConfigError, InvalidRequest, InvariantBroken, NanLogits
 from tests.support.stepper import Row, finish, greedy, step
@@ -27,7 +28,7 @@ FATAL = 77
 class Brittle(LlamaModel):
     """A model whose forward fails wherever one id takes part."""
 
-    def forward(self, ids: Tensor, turns: Tensor, attend: Attend) -> Tensor:
+    def forward(self, ids: Tensor, turns: Turns, attend: Attend) -> Tensor:
         if FATAL in ids.tolist():
             raise RuntimeError("cannot allocate memory")
         return super().forward(ids, turns, attend)
