@@ -8,7 +8,7 @@ PY := .venv/bin/python
 CONFIG ?= deploy/mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-engine bench-mesh bench-router test-clients
+.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-engine bench-mesh bench-router test-clients test-ui
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ check-deploy: setup ## verify the systemd units and their hardening (needs syste
 
 reference: setup ## write anew what is generated: deploy/mesh.schema.json, the lists in docs/operations.md
 	@$(PY) -m scripts.make_reference
+
+test-ui: setup ## test the live page in this machine's Chromium; screenshots go to build/ui-shots (minutes)
+	@$(PY) -m scripts.live_page $(ARGS)
 
 bench-transport: setup ## measure the KV transport beside its baselines (minutes; ARGS="--quick", "--full", "trace-mix wan")
 	@$(PY) -m benchmarks.transport $(ARGS)

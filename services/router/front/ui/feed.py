@@ -1,7 +1,7 @@
 """The router's picture as server-sent events: made once per tick for all who watch, and only while any do.
 
-A viewer has no queue. One that reads slowly gets the newest picture whenever it has read the last one; one that
-does not read at all is dropped by the server's own bound for slow clients.
+A viewer has no queue. One that reads slowly gets the newest picture whenever it has read the last one; one
+that does not read at all is dropped by the server's own bound for slow clients.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 // Numbers as people read them, what grows per second, and small helpers for elements.
 
-export const ms = (value) => (value >= 59950 ? `${Math.floor(value / 60000)}m ${Math.round((value % 60000) / 1000)}s` : value >= 9995 ? `${(value / 1000).toFixed(1)} s` : value >= 999.5 ? `${(value / 1000).toFixed(2)} s` : `${Math.round(value)} ms`);
+export const ms = (value) => {
+  const seconds = Math.round(value / 1000);
+  if (value >= 59950) return `${Math.floor(seconds / 60)}m ${seconds % 60}s`;
+  if (value >= 999.5) return `${(value / 1000).toFixed(value >= 9995 ? 1 : 2)} s`;
+  return `${Math.round(value)} ms`;
+};
 export const bytes = (value) => {
   for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (value >= size) return `${(value / size).toFixed(value >= 100 * size ? 0 : 1)} ${unit}`;
   return `${Math.round(value)} B`;
@@ -23,6 +28,28 @@ export function make(tag, cls = "", ...children) {
 /** Set a text only where it differs: what does not change is neither drawn nor read out again. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
+}
+
+/** Children of a box, one for each item, made once and kept: `build(item)` makes one, `fill(child, item)` updates it. */
+export function keyed(box, items, key, build, fill) {
+  const known = new Map([...box.children].map((child) => [child.dataset.key, child]));
+  items.forEach((item, at) => {
+    const name = key(item);
+    let child = known.get(name);
+    if (!child) {
+      child = build(item);
+      child.dataset.key = name;
+    }
+    known.delete(name);
+    if (box.children[at] !== child) box.insertBefore(child, box.children[at] ?? null);
+    fill(child, item);
+  });
+  for (const child of known.values()) child.remove();
+}
+
+/** Set an attribute only where it differs. */
+export function tell(element, name, value) {
+  if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
 /** Values by time: the last two minutes of counters and gauges, for rates and small charts. */

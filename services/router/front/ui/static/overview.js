@@ -1,6 +1,6 @@
 // Key figures, pipelines' shares, lines and workers.
 
-import { by, bytes, count, make, mbit, ms, percent, perSecond, say } from "./numbers.js";
+import { by, bytes, count, keyed, make, mbit, ms, percent, perSecond, say, tell } from "./numbers.js";
 
 const ROLES = { prefill: "prefill", relay: "relay", main_decode: "main decode" };
 const CHART = "http://www.w3.org/2000/svg";
@@ -48,8 +48,9 @@ export function overview(picture, history) {
   stack("shares", lately ? roads : Object.entries(picture.pipelines).map(([name, placed]) => [name, name, placed]), count);
   const drawn = Object.entries(picture.tokens).map(([name, made]) => [name, ROLES[name] ?? name, lately ? history.growth(`+by ${name}`) : made]);
   stack("drawn", drawn, count);
-  by("line-cards").replaceChildren(...picture.lines.map((line) => lineCard(line, history)));
-  workers(picture.workers, history);
+  keyed(by("line-cards"), picture.lines, (line) => line.name, lineCard, (card, line) => fillLine(card, line, history));
+  say(by("workers-count"), `${picture.workers.length} with a session`);
+  keyed(by("worker-rows"), picture.workers, (one) => one.node, workerRow, (row, one) => fillWorker(row, one, history));
 }
 
 // --- key figures ---
@@ -100,78 +101,93 @@ function chart(element, series, keep, most = 0) {
 /** A bar of parts, and its legend with numbers. `parts`: [class, name, value]. */
 function stack(id, parts, write) {
   const whole = parts.reduce((total, [, , value]) => total + value, 0);
-  by(id).replaceChildren(...pieces(parts, whole));
-  by(id).setAttribute("aria-label", parts.map(([, name, value]) => `${name} ${percent(value, whole)}`).join(", "));
-  by(`${id}-legend`).replaceChildren(...parts.map(([cls, name, value]) => make("li", "", make("span", `key ${cls}`), name, make("b", "", percent(value, whole)), make("span", "faint", write(value)))));
+  bar(by(id), parts, whole);
+  tell(by(id), "aria-label", parts.map(([, name, value]) => `${name} ${percent(value, whole)}`).join(", "));
+  legend(by(`${id}-legend`), parts, (value) => [percent(value, whole), write(value)]);
 }
 
-function pieces(parts, whole) {
-  return parts.filter(([, , value]) => value > 0).map(([cls, , value]) => {
-    const piece = make("span", cls);
-    piece.style.width = `${(100 * value) / whole}%`;
-    return piece;
+/** The parts of a bar, as wide as their share of the whole. */
+function bar(box, parts, whole) {
+  const shown = parts.filter(([, , value]) => value > 0);
+  keyed(box, shown, ([cls]) => cls, ([cls]) => make("span", cls), (piece, [, , value]) => {
+    piece.style.width = `${(100 * value) / (whole || 1)}%`;
+  });
+}
+
+/** `write(value)`: what stands in bold, and what stands behind it. */
+function legend(list, parts, write) {
+  const build = ([cls, name]) => make("li", "", make("span", `key ${cls}`), name, make("b"), make("span", "faint"));
+  keyed(list, parts, ([cls]) => cls, build, (item, [, , value]) => {
+    const [strong, faint = ""] = write(value);
+    say(item.children[1], strong);
+    say(item.children[2], faint);
   });
 }
 
 // --- lines ---
 
-function lineCard(line, history) {
+function lineCard() {
+  const image = make("div", "gauge", make("i"), make("b"));
+  const queue = make("div", "stack");
+  for (const one of [image, queue]) one.setAttribute("role", "img");
+  return make("div", "line", make("h3", "", make("strong"), make("span")), image, make("p", "facts"), make("div"), queue, make("ul", "legend"));
+}
+
+function fillLine(card, line, history) {
+  const [head, gauge, facts, graph, queue, list] = card.children;
   const rate = history.rate(`+line ${line.name}`, 3000);
   const [one, other] = line.between;
   const ends = one === other ? `inside ${one}` : `${one} ⇄ ${other}`;
   const waiting = Object.values(line.classes).reduce((total, size) => total + size, 0);
-  const card = make("div", "line", make("h3", "", line.name, make("span", "", line.rtt_ms ? `${ends}, ${line.rtt_ms.toFixed(1)} ms round trip` : ends)));
+  say(head.children[0], line.name);
+  say(head.children[1], line.rtt_ms ? `${ends}, ${line.rtt_ms.toFixed(1)} ms round trip` : ends);
+  gauge.hidden = !line.cap;
   if (line.cap) {
-    const gauge = make("div", "gauge", make("i"), make("b"));
     gauge.children[0].style.width = `${Math.min(100, (100 * rate) / line.cap)}%`;
     gauge.children[1].style.left = `calc(${Math.min(100, (100 * line.estimate) / line.cap)}% - 1px)`;
-    gauge.children[1].title = `estimate ${mbit(line.estimate)}`;
-    gauge.setAttribute("role", "img");
-    gauge.setAttribute("aria-label", `${mbit(rate)} of ${mbit(line.cap)}, estimate ${mbit(line.estimate)}`);
-    card.append(gauge);
+    tell(gauge, "title", `estimate ${mbit(line.estimate)}`);
+    tell(gauge, "aria-label", `${mbit(rate)} of ${mbit(line.cap)}, estimate ${mbit(line.estimate)}`);
   }
-  const facts = [["rate", mbit(rate)], ["cap", line.cap ? mbit(line.cap) : "none"]];
-  if (line.estimate) facts.push(["estimate", mbit(line.estimate)]);
-  facts.push(["waiting", bytes(Math.max(waiting, line.outstanding))]);
-  if (line.oldest_ms) facts.push(["oldest", ms(line.oldest_ms)]);
-  card.append(make("p", "facts", ...facts.map(([name, text]) => make("span", "", `${name} `, make("b", "", text)))));
-  chart(card, history.series(`+line ${line.name}`), history.keep, line.cap);
+  const told = [["rate", mbit(rate)], ["cap", line.cap ? mbit(line.cap) : "none"]];
+  if (line.estimate) told.push(["estimate", mbit(line.estimate)]);
+  told.push(["waiting", bytes(Math.max(waiting, line.outstanding))]);
+  if (line.oldest_ms) told.push(["oldest", ms(line.oldest_ms)]);
+  keyed(facts, told, ([name]) => name, ([name]) => make("span", "", `${name} `, make("b")), (fact, [, text]) => say(fact.children[0], text));
+  chart(graph, history.series(`+line ${line.name}`), history.keep, line.cap);
   const parts = Object.entries(line.classes).map(([name, size]) => [name, name, size]);
-  if (waiting) {
-    const queue = make("div", "stack", ...pieces(parts, waiting));
-    queue.setAttribute("role", "img");
-    queue.setAttribute("aria-label", `waiting: ${parts.map(([, name, size]) => `${name} ${bytes(size)}`).join(", ")}`);
-    card.append(queue);
-  }
+  queue.hidden = !waiting;
+  bar(queue, parts, waiting);
+  tell(queue, "aria-label", `waiting: ${parts.map(([, name, size]) => `${name} ${bytes(size)}`).join(", ")}`);
   const named = parts.filter(([, , size]) => size > 0);
-  if (line.cap && !named.length) named.push(...parts);
-  card.append(make("ul", "legend", ...named.map(([cls, name, size]) => make("li", "", make("span", `key ${cls}`), name, make("b", "", bytes(size))))));
-  return card;
+  legend(list, line.cap && !named.length ? parts : named, (size) => [bytes(size)]);
 }
 
 // --- workers ---
 
-function workers(rows, history) {
-  say(by("workers-count"), `${rows.length} with a session`);
-  by("worker-rows").replaceChildren(...rows.map((one) => {
-    const used = Math.max(0, one.blocks - one.free - one.promised);
-    return make("tr", "",
-      make("td", "", one.node),
-      make("td", `role role-${one.role}`, ROLES[one.role] ?? one.role),
-      make("td", "", one.datacenter),
-      make("td", one.state === "ok" ? "good" : "bad", one.state),
-      make("td", "", meter([["used", one.running]], one.most, `${one.running} of ${one.most} running`), `${one.running}/${one.most}`),
-      make("td", "n", one.queued_tokens ? `${count(one.queued)} (${count(one.queued_tokens)} tok)` : count(one.queued)),
-      make("td", "", meter([["used", used], ["promised", one.promised]], one.blocks, `${used} of ${one.blocks} blocks in use, ${one.promised} promised`), `${percent(one.blocks - one.free, one.blocks)} of ${count(one.blocks)}`),
-      make("td", "n", percent(history.growth(`+hit ${one.node}`), history.growth(`+asked ${one.node}`))),
-      make("td", "n", one.role === "prefill" ? `${count(one.prefill_rate)} tok/s` : `${one.step_ms.toFixed(1)} ms/step`),
-      make("td", "n", `${one.rtt_ms.toFixed(1)} ms`));
-  }));
+function workerRow(one) {
+  const meters = [0, 1].map(() => make("span", "meter"));
+  for (const meter of meters) meter.setAttribute("role", "img");
+  const [load, pool] = meters.map((meter) => make("td", "", meter, make("span")));
+  const [node, role, site, state] = [make("td"), make("td", `role role-${one.role}`), make("td"), make("td")];
+  return make("tr", "", node, role, site, state, load, make("td", "n"), pool, make("td", "n"), make("td", "n"), make("td", "n"));
 }
 
-function meter(parts, whole, label) {
-  const element = make("span", "meter", ...pieces(parts.map(([cls, value]) => [cls, "", value]), whole || 1));
-  element.setAttribute("role", "img");
-  element.setAttribute("aria-label", label);
-  return element;
+function fillWorker(row, one, history) {
+  const [node, role, site, state, load, queued, pool, hit, speed, rtt] = row.children;
+  const used = Math.max(0, one.blocks - one.free - one.promised);
+  say(node, one.node);
+  say(role, ROLES[one.role] ?? one.role);
+  say(site, one.datacenter);
+  say(state, one.state);
+  state.className = one.state === "ok" ? "good" : "bad";
+  bar(load.children[0], [["used", "", one.running]], one.most);
+  tell(load.children[0], "aria-label", `${one.running} of ${one.most} running`);
+  say(load.children[1], `${one.running}/${one.most}`);
+  say(queued, one.queued_tokens ? `${count(one.queued)} (${count(one.queued_tokens)} tok)` : count(one.queued));
+  bar(pool.children[0], [["used", "", used], ["promised", "", one.promised]], one.blocks);
+  tell(pool.children[0], "aria-label", `${used} of ${one.blocks} blocks in use, ${one.promised} promised`);
+  say(pool.children[1], `${percent(one.blocks - one.free, one.blocks)} of ${count(one.blocks)}`);
+  say(hit, percent(history.growth(`+hit ${one.node}`), history.growth(`+asked ${one.node}`)));
+  say(speed, one.role === "prefill" ? `${count(one.prefill_rate)} tok/s` : `${one.step_ms.toFixed(1)} ms/step`);
+  say(rtt, `${one.rtt_ms.toFixed(1)} ms`);
 }
