@@ -19,6 +19,7 @@ from benchmarks.transport import line_cases, long_cases, trace_mix
 from benchmarks.transport.agentic import DEFAULT
 from benchmarks.transport.compress import compress
 from benchmarks.transport.line_cases import Wan
+from benchmarks.transport.peers import peers
 
 Case = Callable[[argparse.Namespace], list[Result]]
 
@@ -82,6 +83,14 @@ def tls_case(options: argparse.Namespace) -> list[Result]:
     return list(line_cases.tls(options.pairs or pairs, megabytes, options.tls, say))
 
 
+def peers_case(options: argparse.Namespace) -> list[Result]:
+    """Two processes on this machine, beside other transfer engines (`--peers`)."""
+    if not options.peers:
+        say("loopback-peers: name interpreters that have them by --peers (see benchmarks/peers)")
+    pairs, megabytes = (1, 256) if options.quick else (9, 2048) if options.full else (5, 1024)
+    return list(peers(options.peers, options.pairs or pairs, megabytes, say))
+
+
 def compress_case(options: argparse.Namespace) -> list[Result]:
     """KV of the development model, compressed on the wire."""
     slow, fast = (Wan(100, 30, 24, 2), Wan(1000, 30, 256, 4))
@@ -111,6 +120,7 @@ def cuts_case(options: argparse.Namespace) -> list[Result]:
 CASES: dict[str, Case] = {
     "trace-mix": trace_mix_case,
     "loopback": loopback_case,
+    "loopback-peers": peers_case,
     "wan": wan_case,
     "wan-loss": wan_loss_case,
     "urgent": urgent_case,
@@ -137,6 +147,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--full", action="store_true", help="the whole matrix")
     parser.add_argument("--pairs", type=int, default=0, help="interleaved pairs of each case with sockets")
     parser.add_argument("--plots", type=Path, default=Path("build/plots"), help="where PNG files go")
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PYTHON",
+        help="an interpreter with Mooncake or NIXL, for loopback-peers; may be given several times",
+    )
     parser.add_argument(
         "--tls",
         type=Path,
