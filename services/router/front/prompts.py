@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -9,12 +12,16 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
+from services.router.front.segments import LEAST, SegmentMemory
 from services.router.front.splice import Place, SpliceMemory
 from services.router.front.tokens import Tokenizer
 from shared.errors import ContextTooLong, NotBuilt
 
 T = TypeVar("T")
 _TOOL = 512  # characters of a tool, about
+_SEGMENT_BYTES = 32 << 20  # of ids of texts that may come again
+_BEHIND = 5  # steps of niceness that threads stand behind the loop's
+_LEAST_PRIORITY = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,7 @@ class Prompts:
         self._thread_chars = thread_chars
         self._threads = threads
         self._limiter: anyio.CapacityLimiter | None = None
+        self._segments = SegmentMemory(_SEGMENT_BYTES)
         self._clock = clock
 
     async def chat(
@@ -115,11 +123,25 @@ class Prompts:
         if self.memory is not None and prompt.place is not None:
             self.memory.remember(self._clock(), prompt.place, prompt.ids, answer, chat=prompt.chat)
 
-    async def encode(self, text: str, *, add_special: bool) -> list[int]:
-        """Ids of a text; a long one is tokenized in a thread, so that no stream waits for it."""
-        if len(text) < self._thread_chars:
+    async def encode(self, text: str, salt: bytes, *, add_special: bool) -> list[int]:
+        """Ids of a text: of its parts that are known, what they were, and the rest from the tokenizer. Much
+        of it is tokenized in a thread, so that no stream waits for it."""
+        if not self.tokenizer.piecewise or len(text) < LEAST:
             return self.tokenizer.encode(text, add_special=add_special)
-        return await self._aside(lambda: self.tokenizer.encode_aside(text, add_special=add_special))
+        parts = self.tokenizer.cutter.parts(text)
+        found = [self._segments.recall(salt, part) for part in parts]
+        new = [part for part, ids in zip(parts, found, strict=True) if ids is None]
+        if sum(map(len, new)) < self._thread_chars:
+            made = self.tokenizer.encode_each(new) if new else []
+        else:
+            made = await self._aside(lambda: self.tokenizer.encode_each(new))
+        for part, ids in zip(new, made, strict=True):
+            self._segments.remember(salt, part, ids)
+        fresh = iter(made)
+        joined = self.tokenizer.encode("", add_special=True) if add_special else []
+        for known in found:
+            joined += next(fresh) if known is None else known
+        return joined
 
     async def _prompt(self, text: str, style: Style, what: str, *, chat: bool) -> Prompt:
         most = style.limit * self.tokenizer.vocabulary.longest
@@ -130,15 +152,31 @@ class Prompts:
                 what,
             )
         if self.memory is None or not style.splice:
-            return Prompt(await self.encode(text, add_special=style.add_special), text)
+            return Prompt(await self.encode(text, style.salt, add_special=style.add_special), text)
         salt = style.salt + (b"+" if style.add_special else b"-")
         recall = self.memory.recall(self._clock(), salt, text)
         ids = recall.ids
         if recall.rest or not ids:
-            ids = ids + await self.encode(recall.rest, add_special=style.add_special and not ids)
+            special = style.add_special and not ids
+            ids = ids + await self.encode(recall.rest, style.salt, add_special=special)
         return Prompt(ids, text, recall.place, chat, recall.result, recall.drawn)
 
     async def _aside(self, work: Callable[[], T]) -> T:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self._threads)
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+        def behind() -> T:
+            _stand_back()
+            return work()
+
+        return await anyio.to_thread.run_sync(behind, limiter=self._limiter)
+
+
+def _stand_back() -> None:
+    """Have the loop's thread go first wherever the two share a core: each of its steps would wait for this
+    thread's time slice else, and a request or a stream takes several."""
+    if sys.platform == "linux":  # elsewhere threads have no priority of their own
+        wanted = min(_LEAST_PRIORITY, os.getpriority(os.PRIO_PROCESS, os.getpid()) + _BEHIND)
+        thread = threading.get_native_id()
+        if os.getpriority(os.PRIO_PROCESS, thread) < wanted:
+            os.setpriority(os.PRIO_PROCESS, thread, wanted)

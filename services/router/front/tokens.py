@@ -15,6 +15,7 @@ import structlog
 import tokenizers
 
 from services.router.front.detokenizer import text_of
+from services.router.front.segments import Cutter
 from services.router.front.template import ChatTemplate
 from services.router.front.vocabulary import Vocabulary, read_vocabulary
 from shared.engine.grammar import Grammars, load_grammars
@@ -39,6 +40,8 @@ class Tokenizer:
         self.facts = facts
         self.grammars = grammars
         """None: no grammar can be followed over this vocabulary."""
+        self.cutter = self._cutter()
+        """Where texts may be cut for the tokenizer (nowhere, where it is not `piecewise`)."""
         self.piecewise = self._is_piecewise()
         """Whether texts may be tokenized apart and joined: false where the tokenizer puts a space before a
         text, or something after it."""
@@ -49,7 +52,11 @@ class Tokenizer:
 
     def encode_aside(self, text: str, *, add_special: bool = False) -> list[int]:
         """The same without holding the interpreter's lock: for long texts, in a thread."""
-        return list(self._inner.encode_batch_fast([text], add_special_tokens=add_special)[0].ids)
+        return self.encode_each([text], add_special=add_special)[0]
+
+    def encode_each(self, texts: Sequence[str], *, add_special: bool = False) -> list[list[int]]:
+        """Ids of several texts, each by itself; without the lock, too."""
+        return [list(one.ids) for one in self._inner.encode_batch_fast(texts, add_special_tokens=add_special)]
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Text of a run of ids."""
@@ -58,6 +65,16 @@ class Tokenizer:
     def _is_piecewise(self) -> bool:
         plain = all(self.vocabulary.join(self.encode(text)) == text.encode() for text in ("x", " x", "\nx"))
         return plain and self.encode("x", add_special=True)[-1:] == self.encode("x")[-1:]
+
+    def _cutter(self) -> Cutter:
+        marks: list[str] = []
+        others: list[str] = []
+        for token in self._inner.get_added_tokens_decoder().values():
+            if token.normalized:
+                continue  # looked for after all others, in what they leave
+            plain = not (token.lstrip or token.rstrip or token.single_word)
+            (marks if plain else others).append(token.content)
+        return Cutter(marks, others)
 
     def token(self, token: int) -> str:
         """How the tokenizer writes one id."""
