@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -19,6 +20,9 @@ from typing import Any, Protocol
 import structlog
 
 from shared.errors import InvariantBroken, MeshError
+
+_YOUNG = 10_000
+"""New objects, less those gone again, after which the young are looked through for garbage."""
 
 
 class Service(Protocol):
@@ -87,9 +91,19 @@ async def _start(service: Service, signals: _Signals) -> int | None:
     if failure := _failure(starting):
         log.error("cannot start", **_facts(failure))
         return 1
+    _settle_memory()
     notify("READY=1")
     log.info("started")
     return None
+
+
+def _settle_memory() -> None:
+    """Leave what a start has made to itself: it lives as long as the process, and looking through it for
+    garbage would stop every request for tens of milliseconds, again and again. The young are looked at less
+    often: a request leaves no cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG)
 
 
 async def _serve(service: Service, signals: _Signals) -> int:
