@@ -62,6 +62,8 @@ async def latency(rig: Rig, texts: Texts, size: Size, say: Say) -> tuple[list[Re
     await _poisson(rig.client, texts, 50.0, 1.0, random.Random(1))
     for run in range(size.runs):
         draw = random.Random(run)
+        texts.prepare(SHORT_PROMPT, int(size.rate * size.seconds * 2))
+        texts.prepare(LONG_PROMPT, size.conversations)
         seen.bare.append(await _poisson(rig.bare, texts, size.rate, size.seconds / 2, draw))
         seen.short.append(await _poisson(rig.client, texts, size.rate, size.seconds, draw))
         beside = asyncio.ensure_future(_endless(rig.client, texts, size.beside, draw))
