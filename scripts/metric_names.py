@@ -11,11 +11,17 @@ ROOT = Path(__file__).resolve().parent.parent
 # Who reports what is counted in a folder, and how its names are built in /metrics.
 FOLDERS: Mapping[str, tuple[str, str]] = {
     "shared/worker": ("workers", "{}"),
+    "shared/engine": ("workers", "engine_{}_total"),
     "services/router": ("router", "{}"),
     "shared/transport": ("all", "transport_{}_total"),
 }
 # Methods that return metrics by name -> how their names are built.
-REPORTING: Mapping[str, str] = {"numbers": "{}", "snapshot": "{}", "counts": "held_{}"}
+REPORTING: Mapping[str, str] = {
+    "numbers": "{}",
+    "snapshot": "{}",
+    "counts": "held_{}",
+    "counters": "engine_{}_total",
+}
 
 
 def metric_names(root: Path = ROOT) -> dict[str, set[str]]:

@@ -133,10 +133,10 @@ def fault_of(text: str) -> str:
 
 
 def _limits() -> LLParserLimits:
-    """In llguidance's units. On one core the largest grammar within them compiles in a second, a mask takes
-    about 20 ms at most, and what a grammar keeps stays below some 40 MB."""
+    """In llguidance's units. On one core the largest grammar within them compiles in half a second, a mask
+    takes about 20 ms at most, and what a grammar keeps stays below some 40 MB."""
     return LLParserLimits(
-        max_grammar_size=30_000,
+        max_grammar_size=20_000,
         initial_lexer_fuel=500_000,
         step_lexer_fuel=200_000,
         step_max_items=50_000,

@@ -73,6 +73,8 @@ MEANINGS: Mapping[str, str] = {
     "steps_total": "Steps of the engine",
     "engine_launched_steps_total": "Steps on a GPU that no recorded graph served, since it was ready",
     "engine_replayed_steps_total": "Steps on a GPU that were replayed from a recorded graph",
+    "engine_grammar_masks_total": "Draws that kept to a grammar",
+    "engine_grammar_mask_us_total": "Microseconds that it took to find out what they might draw",
     "engine_late_compilations_total": "Kernels compiled on a GPU after it was ready: a stall each",
     "decode_step_ms": "Milliseconds of recent decode steps (median)",
     "prefill_tokens_per_second": "Measured rate of prefill",

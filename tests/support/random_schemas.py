@@ -11,7 +11,7 @@ NAMES = ("a", "bc", "the", "x y", "é")
 
 def schema(rnd: random.Random, depth: int = 2) -> dict[str, Any]:
     """One schema of any kind."""
-    plain = [_enum, _integer, _string, _flat]
+    plain: list[Callable[[random.Random, int], dict[str, Any]]] = [_enum, _integer, _string, _flat]
     kinds = [*plain, an_object, an_object, _array, _any_of] if depth else plain
     return rnd.choice(kinds)(rnd, depth)
 

@@ -113,7 +113,7 @@ async def test_a_new_owner_goes_on_in_the_middle(tiny: Case, tiny_shared: Shared
     it from its start."""
     number = {"type": "integer", "minimum": 0, "maximum": 99}
     rule = {"type": "array", "items": number, "minItems": 20, "maxItems": 25}
-    fields = {"temperature": 1.0, "seed": 5, "guided_json": rule, "logit_bias": {"32": -100}}
+    fields: dict[str, Any] = {"temperature": 1.0, "seed": 5, "guided_json": rule, "logit_bias": {"32": -100}}
     shape = Shape(
         blocks=2048,
         rate_mbit=8.0,

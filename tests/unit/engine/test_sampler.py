@@ -189,3 +189,32 @@ def test_logprobs_zero_is_the_drawn_id_alone() -> None:
     assert isinstance(drawn, Drawn)
     assert (drawn.id, drawn.top) == (int(logits.argmax()), ())
     assert drawn.logprob == pytest.approx(float(torch.log_softmax(logits, 0).max()))
+
+
+def bits(allowed: list[int], vocab: int = VOCAB) -> bytes:
+    return np.packbits(np.isin(np.arange(vocab), allowed), bitorder="little").tobytes()
+
+
+def masked(chosen: SamplingParams, allowed: list[int], ids: list[int], prompt_len: int) -> Draw:
+    return Draw(ids_of(ids, chosen), len(ids), prompt_len, chosen, tuple(ids[prompt_len:]), bits(allowed))
+
+
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(sampling(), st.integers(0, 50), st.sets(st.integers(0, VOCAB - 1), min_size=1, max_size=40))
+def test_what_a_grammar_leaves(settings: dict[str, Any], seed: int, allowed: set[int]) -> None:
+    """The rules over the ids that are left, bias or not; nothing else can be drawn."""
+    chosen = SamplingParams(max_pos=1000, grammar="any", **settings)
+    logits = scores(seed)
+    ids = [3, 9, 3, 50, 8]
+    found = draw_one(logits.numpy(), masked(chosen, sorted(allowed), ids, 2))
+    mask = np.isin(np.arange(VOCAB), sorted(allowed))
+    assert found in allowed
+    rules = Rules(**settings, allowed=lambda _output: mask)
+    assert found == draw(logits.double().numpy(), ids, 2, rules).drawn
+
+
+def test_the_end_comes_before_min_tokens_where_nothing_else_is_left() -> None:
+    chosen = params(grammar="any", temperature=0.0, min_tokens=50, stop_ids=(7,))
+    logits = scores(1).numpy()
+    assert draw_one(logits, masked(chosen, [7], [1, 2], 1)) == 7
+    assert draw_one(logits, masked(chosen, [7, 600], [1, 2], 1)) == 600

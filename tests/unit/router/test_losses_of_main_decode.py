@@ -78,6 +78,18 @@ def test_with_no_main_decode_for_long_the_client_is_told(make_mesh: MakeMesh) ->
     assert "5 s" in str(client.broken)
 
 
+def test_a_grammar_that_cannot_be_followed_is_the_clients_and_nobody_is_blamed(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh(1, 1, 2)
+    rid, client = start(mesh)
+    until(mesh, lambda: phase(mesh, rid) == "main" and len(client.ids) > 20)
+    main = mesh.core.requests[rid].main
+    assert main is not None
+    fail(mesh, main.node, rid, FailReason.GRAMMAR)
+    until(mesh, lambda: client.over)
+    assert isinstance(client.broken, InvalidRequest)
+    assert mesh.core.requests == {}
+
+
 @pytest.mark.parametrize("reason", [FailReason.REVOKED, FailReason.PARKED, FailReason.INTERNAL])
 def test_a_main_decode_that_gives_up_is_asked_again(make_mesh: MakeMesh, reason: FailReason) -> None:
     mesh = make_mesh()

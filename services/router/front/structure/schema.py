@@ -20,6 +20,9 @@ _PROBES = 400
 _ONE = ("additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then")
 _LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+_SAID = frozenset(
+    {"$comment", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly"}
+)
 _SHARED = ("$defs", "$schema", "definitions")
 _KEYWORDS = (
     (r'^Unimplemented keys: \["([^"]+)"', ""),
@@ -38,7 +41,25 @@ def schema_text(schema: Schema, *, lenient: bool = False) -> str:
         options["lenient"] = True
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
-    return json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+    return json.dumps({**_bare(schema), "x-guidance": options}, ensure_ascii=False)
+
+
+def _bare(schema: Any) -> Any:
+    """A schema without what tells readers about it, which grammars need not carry."""
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _SAID:
+            continue
+        if key in _MAPS and isinstance(value, dict):
+            value = {name: _bare(one) for name, one in value.items()}
+        elif key in _LISTS and isinstance(value, list):
+            value = [_bare(one) for one in value]
+        elif key in _ONE:
+            value = _bare(value)
+        made[key] = value
+    return made
 
 
 def moved(schema: Any, root: str) -> Any:

@@ -432,6 +432,16 @@ async def test_a_tool_that_is_not_strict_is_kept_to_as_far_as_can_be(seen: Any) 
     assert not one.reads(call.format('{"a": 1}'))
 
 
+async def test_what_a_schema_says_to_readers_is_not_carried(seen: Any) -> None:
+    inner = {"type": "string", "description": "long", "title": "t", "default": "a", "enum": ["a", "b"]}
+    rule = {"properties": {"title": inner}, "required": ["title"], "description": "d", "type": "object"}
+    one = seen()
+    await one.chat(guided_json=rule)
+    assert one.reads('{"title": "a"}')
+    assert not one.reads('{"title": "c"}')
+    assert "long" not in one.sampling.grammar
+
+
 async def test_ends(seen: Any) -> None:
     one = seen()
     await one.chat(guided_choice=["a"], max_tokens=50, min_tokens=3, stop_token_ids=[7])
