@@ -23,6 +23,7 @@ class Cuts:
     def __init__(self, mesh: Mesh, orders: Orders) -> None:
         self._mesh = mesh
         self._orders = orders
+        self._moving: dict[str, list[Request]] = {}  # by main decode: requests that come to it from a relay
 
     def silent(self, leg: Leg | None) -> bool:
         """Out, or on a worker that gives no sign of life."""
@@ -55,9 +56,13 @@ class Cuts:
         return r.settled and r.pipeline is Pipeline.MD
 
     def _from_relay(self, now: float, r: Request, main: Leg) -> bool:
+        """A relay that draws is left right after an id of it: what the client waits at the seam begins then,
+        and the id that the relay is drawing meanwhile is not thrown away.
+        """
         if r.cut_due:
-            self._make(now, r, main, CutMode.CATCH_UP, "caught up")
-            return True
+            if r.fresh:
+                self._make(now, r, main, CutMode.CATCH_UP, "caught up")
+            return r.fresh
         if r.rounds == 0:
             backlog = len(r.log) - main.upto * r.pool.block_tokens
             relay, worker = (
@@ -73,12 +78,37 @@ class Cuts:
                 worker.prefill_rate(),
                 1.0 / relay.step_seconds(),
             )
-            if choice.mode is CutMode.ONE_SHOT:
+            one_shot = choice.mode is CutMode.ONE_SHOT
+            if (one_shot and not r.fresh) or (choice.patient and not self._has_place(main)):
+                return False
+            self._moving.setdefault(main.node, []).append(r)
+            if one_shot:
                 self._make(now, r, main, choice.mode, choice.reason)
                 return True
             r.trace.cut_reason = choice.reason
         self._round(r, main)
         return True
+
+    def _has_place(self, main: Leg) -> bool:
+        """Whether few enough requests are being handed to this main decode: their extends share its steps, so
+        that each further one makes all of them wait.
+        """
+        moving = self._moving[main.node] = [
+            r for r in self._moving.get(main.node, ()) if _moves_to(r, main.node)
+        ]
+        return len(moving) < self._mesh.policy.cuts_at_once
+
+    def waits(self, r: Request) -> bool:
+        """Whether main decode is to draw, and waits for the relay's next id or for its turn."""
+        if r.phase is Phase.CATCHING_UP:
+            return r.cut_due
+        main = r.main
+        return (
+            r.phase is Phase.RELAYING
+            and main is not None
+            and main.state is LegState.READY
+            and not (r.singular and r.made <= r.predicted)
+        )
 
     def _round(self, r: Request, main: Leg) -> None:
         """Main decode extends over all that the log has now, while the relay goes on."""
@@ -167,3 +197,10 @@ class Cuts:
         relay.armed = False
         self._orders.engaged(now, relay)
         self.relayed(now, r, relay)
+
+
+def _moves_to(r: Request, node: str) -> bool:
+    """Whether a request is between a relay and this main decode, which has not shown an id yet."""
+    if r.main is None or r.main.node != node:
+        return False
+    return r.phase is Phase.CATCHING_UP or (r.phase is Phase.MAIN and "main_first" not in r.trace.marks)

@@ -173,8 +173,10 @@ class Inbound:
         elif outcome.fault is not None:
             self._failures.diverged(now, r, leg)
             self._advance(now, r)
-        elif drew or r.phase is not before:
+        elif drew or r.phase is not before or self._cuts.waits(r):
+            r.fresh = bool(outcome.runs)
             self._advance(now, r)
+            r.fresh = False
         else:
             if r.phase is not Phase.MAIN:
                 self._steering.fed(now, r)

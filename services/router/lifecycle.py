@@ -61,6 +61,7 @@ class Request:
         self.rounds = 0  # catch-up rounds that were answered
         self.round_open = False
         self.cut_due = False
+        self.fresh = False  # ids have come just now: the best time for a cut
         self.relays = 0  # relays asked so far
         self.relay_off = False
         self.accepted = False  # the client was told that it is being served

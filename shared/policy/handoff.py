@@ -44,6 +44,7 @@ class OwnerLoad:
 class CutChoice:
     mode: CutMode
     reason: str
+    patient: bool = False  # the relay has room: the cut may wait while main decode takes others over
 
 
 def cut_mode(
@@ -55,7 +56,8 @@ def cut_mode(
     decode's extend and the relay's decode.
     """
     if backlog <= policy.catch_up_backlog:
-        return CutChoice(CutMode.ONE_SHOT, f"backlog {backlog} <= {policy.catch_up_backlog}")
+        reason = f"backlog {backlog} <= {policy.catch_up_backlog}"
+        return CutChoice(CutMode.ONE_SHOT, reason, patient=relay.has_room)
     if policy.catch_up_rounds <= 0:
         return CutChoice(CutMode.ONE_SHOT, "catch-up is off")
     if not relay.has_room:
@@ -64,7 +66,8 @@ def cut_mode(
         return CutChoice(
             CutMode.ONE_SHOT, f"main extends {main_rate:.0f} tok/s, relay decodes {relay_rate:.0f}"
         )
-    return CutChoice(CutMode.CATCH_UP, f"backlog {backlog} > {policy.catch_up_backlog}, relay has room")
+    reason = f"backlog {backlog} > {policy.catch_up_backlog}, relay has room"
+    return CutChoice(CutMode.CATCH_UP, reason, patient=True)
 
 
 def caught_up(policy: RouterPolicy, backlog: int, rounds: int) -> bool:
