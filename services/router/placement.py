@@ -147,7 +147,7 @@ class Placement:
                 relay_allowed=wish.relay_allowed,
                 t_main=t_main,
                 t_relay=None if relay is None else relay[1],
-                line_wait=0.0 if wish.patient else t_line,
+                line_wait=0.0 if wish.patient else survey.line_wait(prefill, main, match),
                 relay_output=0.0 if relay is None else wish.output * relay[0].step_seconds(),
                 singular_allowed=wish.singular_allowed
                 and wish.output <= self._policy.singular_max_output
@@ -175,7 +175,7 @@ class Placement:
             cost=t_prefill
             + t_main
             + survey.decode_cost(main)
-            + survey.prefill_work(prefill) * prefill.load()
+            + survey.prefill_burden(prefill)
             + LINE_USE * survey.line_use(prefill, main, match),
             ample=self._ample(survey, main, match),
             wait=choice.wait,

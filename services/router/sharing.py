@@ -19,6 +19,10 @@ RENEW = 0.25
 HORIZON = 0.06
 """Seconds until other shares count: a report, a dealing, and the way of both."""
 
+NOTHING_SMALL = 1 << 62
+"""Bytes, more than any transfer has, that stand for the shortest of a sender with nothing to send now: what
+it has is sent and waits for acknowledgement, or is not computed yet."""
+
 TTL = 1.0
 """Seconds that a share counts without being renewed."""
 
@@ -57,7 +61,7 @@ class Sharing:
             if report is None or worker.suspect or not report.unsent_bytes.get(line.name):
                 continue
             unsent = report.unsent_bytes[line.name]
-            smallest = report.smallest_remaining.get(line.name, unsent)
+            smallest = report.smallest_remaining.get(line.name) or NOTHING_SMALL
             oldest = report.oldest_age_ms.get(line.name, 0) / 1000
             reports[worker.node] = SenderReport(unsent, smallest, oldest)
         dealt = shares(line.rate, reports, horizon=HORIZON)

@@ -15,9 +15,20 @@ from shared.policy.config import RouterPolicy
 from shared.policy.pipeline import line_seconds, prefill_seconds
 from shared.wire.messages import Role
 
+WASTE = 2.0
+"""Seconds that others wait for each second that busy prefill workers compute what one of them holds."""
+
 SHORT_LANE = 0.5
 """Part of a line's rate that serves its shortest transfers first: a small one does not wait for all that is
 queued."""
+
+SLOWDOWN = 0.25
+"""Part by which steps of a full main decode are longer than those of an idle one: decoding is bound by memory
+that is read once for all."""
+
+MOST_OUTPUT = 1024
+"""Ids of an answer that count in what it costs, at most: while nothing is known of a client's answers they
+are taken to be as long as it allows, which says nothing."""
 
 
 class Survey:
@@ -39,6 +50,7 @@ class Survey:
         self._outstanding: dict[str, int] = {}
         self._sizes: dict[str, list[int]] = {}  # by line, of this router's transfers
         self._usable: list[Worker] | None = None
+        self._least: tuple[float, float] | None = None  # seconds of the smallest prefill; part of them busy
         self._costs: dict[str, float] = {}
 
     # --- workers --------------------------------------------------------------------------------------------
@@ -88,12 +100,21 @@ class Survey:
         end = self._ends[prefill.node] = prefill_seconds(queued, self._uncached(prefill), rate)
         return end
 
-    def prefill_work(self, prefill: Worker) -> float:
-        """For how long the request alone would keep a prefill worker busy, and all that wait there waiting; 0
-        where it is there already.
+    def prefill_burden(self, prefill: Worker) -> float:
+        """What the request's prefill there costs others: the time for which it keeps those waiting that wait
+        there, and where all are busy what it computes though another holds it. 0 where it is there already.
         """
         if prefill.node == self.wish.prefill:
             return 0.0
+        work = self._work(prefill)
+        if self._least is None:
+            workers = self.senders(None) or [prefill]
+            busy = min(1.0, sum(one.load() for one in workers) / len(workers))
+            self._least = (min(self._work(one) for one in workers), busy)
+        least, busy = self._least
+        return work * prefill.load() + WASTE * busy * max(0.0, work - least)
+
+    def _work(self, prefill: Worker) -> float:
         return prefill_seconds(0, self._uncached(prefill), prefill.prefill_rate(self._rate))
 
     def _uncached(self, prefill: Worker) -> int:
@@ -137,14 +158,20 @@ class Survey:
         line = self._fleet.line(sender, main)
         rate = self._fleet.lines.rate(line)
         waiting = self.outstanding(line)
-        missing = self._missing(main, match)
-        seconds = line_seconds(waiting, missing, rate, line.rtt)
-        if waiting and missing and rate:
-            short = line_seconds(self._shorter(line, missing), missing, SHORT_LANE * rate, line.rtt)
-            seconds = min(seconds, short)
+        seconds = line_seconds(waiting, self._missing(main, match), rate, line.rtt)
         if match.expected and rate:
             seconds = max(seconds, waiting / rate + line.rtt)
         return seconds
+
+    def line_wait(self, sender: Worker, main: Worker, match: Match) -> float:
+        """How far the line is behind for this request: less than `line` where it is small, for half of the
+        line serves the shortest first. That is what it may count on, not what it is sure of.
+        """
+        line, missing = self._fleet.line(sender, main), self._missing(main, match)
+        rate, whole = self._fleet.lines.rate(line), self.line(sender, main, match)
+        if not rate or not missing:
+            return whole
+        return min(whole, line_seconds(self._shorter(line, missing), missing, SHORT_LANE * rate, line.rtt))
 
     def _shorter(self, line: Line, size: int) -> int:
         """Bytes of transfers on a line that go before one of `size` bytes in the lane of the shortest; those
@@ -217,7 +244,8 @@ class Survey:
         slots = max(1, 1 if main.announce is None else main.announce.max_running)
         load = max(main.load(), self.ramp(main))
         queue = max(0.0, load + 1 - slots) / slots
-        cost = self._costs[main.node] = self.wish.output * main.step_seconds() * (load / slots + queue)
+        answer = min(self.wish.output, MOST_OUTPUT) * main.step_seconds()
+        cost = self._costs[main.node] = answer * (SLOWDOWN * load / slots + queue)
         return cost
 
     def ramp(self, worker: Worker, *, tokens: bool = False) -> float:

@@ -157,12 +157,14 @@ class SendQueue:
 
     @property
     def smallest(self) -> int:
-        """The least that any transfer has left; 0 where there is none."""
-        return min((transfer.remaining for transfer in self._transfers.values()), default=0)
+        """The least that any transfer with bytes to send has left; 0 where there is none. One that was sent
+        and waits for its acknowledgement has no use for the line.
+        """
+        return min((each.remaining for each in self._transfers.values() if each.ready), default=0)
 
     def oldest_age(self, now: float) -> float:
-        """Seconds since the oldest open transfer was opened."""
-        return max((now - transfer.opened for transfer in self._transfers.values()), default=0.0)
+        """Seconds since the oldest transfer with bytes to send was opened."""
+        return max((now - each.opened for each in self._transfers.values() if each.ready), default=0.0)
 
     def tickets(self) -> list[bytes]:
         return list(self._transfers)

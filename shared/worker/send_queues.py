@@ -18,8 +18,8 @@ class LineLoad(NamedTuple):
     """Transfers that go over one line."""
 
     unsent: int  # bytes promised and not acknowledged
-    smallest: int  # the least that any transfer has left
-    oldest_age: float  # seconds
+    smallest: int  # the least that any transfer with bytes to send has left; 0: there is none
+    oldest_age: float  # seconds, of those
     by_class: tuple[int, ...]  # `unsent` by TransferClass
 
     def plus(self, other: LineLoad | None) -> LineLoad:
@@ -28,7 +28,7 @@ class LineLoad(NamedTuple):
             return self
         return LineLoad(
             self.unsent + other.unsent,
-            min(self.smallest, other.smallest),
+            min(self.smallest, other.smallest) or max(self.smallest, other.smallest),
             max(self.oldest_age, other.oldest_age),
             tuple(one + two for one, two in zip(self.by_class, other.by_class, strict=True)),
         )

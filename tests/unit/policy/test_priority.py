@@ -144,6 +144,15 @@ def test_what_a_sender_reports() -> None:
     assert SendQueue(LinePolicy()).smallest == 0
 
 
+def test_what_is_sent_and_waits_for_its_acknowledgement_claims_nothing_of_the_line() -> None:
+    queue, _ = queue_of((b"a", UNCOVERED, 500), (b"b", UNCOVERED, 9000))
+    queue.set_ready(b"a", False)
+    assert queue.smallest == 9000
+    assert queue.remaining == 9500
+    queue.set_ready(b"b", False)
+    assert (queue.smallest, queue.oldest_age(10.0)) == (0, 0.0)
+
+
 def test_heaps_stay_small_under_many_acknowledgements() -> None:
     queue, _ = queue_of((b"a", UNCOVERED, 10**9), (b"b", UNCOVERED, 10**9))
     for total in range(20_000):
