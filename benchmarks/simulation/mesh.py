@@ -30,7 +30,7 @@ FINGERPRINT = "timed"
 VIRTUAL_TOKEN = 4
 """Bytes of KV that a token has in the simulation."""
 
-HAVE_BLOCKS = 4
+HAVE_BLOCKS = 32
 """Blocks after which a receiver reports at the earliest: a real block is as large as what a report is due
 after.
 """
@@ -165,8 +165,17 @@ class VirtualMesh:
             for at, block in enumerate(pool.take(len(hashes) - known), known):
                 pool.publish(block, hashes[at], hashes[at - 1] if at else None)
                 pool.unpin([block])
+            self.workers[name].worker.on_resumed(self.sim.now, "")  # any event: it tells what it has
+            self.sim.perform(self.workers[name])
             seeded += 1
         return seeded
+
+    def forget(self) -> None:
+        """Main decodes drop what nobody uses: a decoder without a cache of past turns."""
+        for name in self.workers:
+            if role_of(name) is m.Role.MAIN:
+                self.core.mesh.send(name, m.Flush())
+        self.sim.perform(self.router)
 
     def kill(self, name: str) -> None:
         """A worker dies with all it has."""
@@ -189,6 +198,7 @@ class VirtualMesh:
         ids: Sequence[int],
         outputs: int,
         *,
+        seed: int | None = None,
         max_tokens: int = 4096,
         tag: str = "",
         tenant: str = "",
@@ -196,10 +206,14 @@ class VirtualMesh:
         priority: int = 0,
         deadline: float = 0.0,
     ) -> Client:
-        """A client's request whose answer will have `outputs` ids; that is told to nobody."""
+        """A client's request whose answer will have `outputs` ids (its `seed` says so); that is told to
+        nobody.
+        """
+        if seed is None:
+            seed = seed_for(self.random.getrandbits(32), max(1, min(outputs, max_tokens)))
         sampling = m.Sampling(
             max_pos=len(ids) + max_tokens,
-            seed=seed_for(self.random.getrandbits(32), max(1, min(outputs, max_tokens))),
+            seed=seed,
             temperature=0.0,
             stop_ids=(STOP,),
         )

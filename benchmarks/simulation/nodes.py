@@ -57,6 +57,25 @@ class Node:
         return cast(BulkCore, self.core) if hasattr(self.core, "next_chunk") else None
 
 
+@dataclass(slots=True)
+class Debt:
+    """Bytes that a sender has sent before its share let it: it may go on once they are paid."""
+
+    left: float = 0.0
+    since: float = 0.0  # when `left` was true
+    rate: float = 0.0  # at which it is being paid
+
+    def pay(self, now: float, rate: float) -> None:
+        """Time has passed; from now on it is paid at another rate."""
+        self.left = max(0.0, self.left - self.rate * (now - self.since))
+        self.since, self.rate = now, rate
+
+    @property
+    def over(self) -> float:
+        """When it will be paid."""
+        return self.since + (self.left / self.rate if self.left else 0.0)
+
+
 @dataclass(eq=False)
 class Line:
     """A rate that all links over it share, per direction (`free` by sending datacenter). Rates in bytes/s;
@@ -71,8 +90,8 @@ class Line:
     name: str = ""
     free: dict[str, float] = field(default_factory=dict)
     carried: Counter[str] = field(default_factory=Counter)  # bytes by sending datacenter
-    paced: dict[str, float] = field(default_factory=dict)  # by sender: from when its share lets it send on
     shares: dict[str, ShareHeld] = field(default_factory=dict)  # by sender
+    debts: dict[str, Debt] = field(default_factory=dict)  # by sender
 
 
 @dataclass(eq=False)
@@ -87,6 +106,7 @@ class Lane:
     arrives: float = 0.0
     arrived: int = 0  # chunks whose first byte is here while another is being received
     asleep: bool = True
+    turn: int = 0  # of the next look at the line: earlier ones that are still to come are void
 
 
 @dataclass(eq=False)

@@ -47,6 +47,12 @@ def seed_for(number: int, outputs: int) -> int:
     return (number & 0xFFFFFFFF) << 24 | outputs
 
 
+def answer_of(seed: int, prompt_len: int) -> list[int]:
+    """The ids that a prompt of so many is answered with."""
+    outputs = seed & 0xFFFFFF
+    return [_id_at(seed, at) for at in range(prompt_len, prompt_len + outputs - 1)] + [STOP]
+
+
 class TimedRunner:
     """A `Runner` that only draws. Its blocks are zeros that travel."""
 
@@ -88,4 +94,8 @@ def _drawn(draw: Draw) -> Drawn:
     seed = draw.params.seed
     if draw.position - draw.prompt_len + 1 >= seed & 0xFFFFFF:
         return Drawn(STOP)
-    return Drawn((seed + 7919 * draw.position) % VOCAB)
+    return Drawn(_id_at(seed, draw.position))
+
+
+def _id_at(seed: int, position: int) -> int:
+    return (seed + 7919 * position) % VOCAB
