@@ -78,9 +78,13 @@ def urgent_case(options: argparse.Namespace) -> list[Result]:
 
 
 def tls_case(options: argparse.Namespace) -> list[Result]:
-    """Two processes on this machine, encrypted."""
+    """Two processes on this machine, encrypted; and over emulated lines."""
     pairs, megabytes = (1, 64) if options.quick else (5, 256)
-    return list(line_cases.tls(options.pairs or pairs, megabytes, options.tls, say))
+    files = line_cases.certificates(options.tls)
+    found = list(line_cases.tls(options.pairs or pairs, megabytes, files, say))
+    lines = [Wan(200, 40, 128, 2), Wan(1000, 40, 512, 4)]
+    pairs = options.pairs or (1 if options.quick else 5 if options.full else 3)
+    return found + asyncio.run(line_cases.tls_wan(lines[:1] if options.quick else lines, pairs, files, say))
 
 
 def peers_case(options: argparse.Namespace) -> list[Result]:

@@ -37,7 +37,7 @@ class _Quiet:
     def __init__(self) -> None:
         self.outbox: list[Instruction] = []
         self.block_bytes = layout().block_bytes
-        self.memory = memoryview(bytearray(POOL_BLOCKS * self.block_bytes))
+        self.memory = touched(POOL_BLOCKS * self.block_bytes)
 
     def place(self, block: int, offset: int) -> int:
         """Where a transfer's byte is in the sender's memory."""
@@ -76,6 +76,13 @@ class _Quiet:
     def chunk_written(self, now: float, node: str, key: int, sent: bool) -> None: ...
 
 
+def touched(size: int) -> memoryview:
+    """Memory that the system has committed: what was never written is one page, and no memory to speak of."""
+    memory = memoryview(bytearray(size))
+    memory[:] = b"\x07" * size
+    return memory
+
+
 def repeated(content: bytes, size: int) -> memoryview:
     """`size` bytes of a content over and over."""
     return memoryview(bytearray((content * (size // len(content) + 1))[:size]))
@@ -92,7 +99,7 @@ class SendingCore(_Quiet):
         self, plan: Plan, load: Iterator[tuple[int, int]], at_once: int = 2, content: bytes = b""
     ) -> None:
         """`load`: (class, bytes) of transfers that follow one another, `at_once` of them open. `content`:
-        what is sent, over and over; zeros where it is empty."""
+        what is sent, over and over; sevens where it is empty."""
         super().__init__()
         if content:
             self.memory = repeated(content, len(self.memory))

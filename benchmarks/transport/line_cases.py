@@ -13,14 +13,29 @@ from typing import Any
 
 from benchmarks.report import Result, paired, quartiles
 from benchmarks.transport.course import Course, congestion_controls, course, iperf
-from benchmarks.transport.loopback import Place, Run, Setting, bare, measure, ours, receive_ours, send_ours
+from benchmarks.transport.loopback import (
+    Place,
+    Run,
+    Setting,
+    bare,
+    checksum_rate,
+    measure,
+    ours,
+    plain,
+    receive_ours,
+    send_ours,
+)
 from benchmarks.wan.impairment import Impairment
 from shared.policy.compression import Mode
+from shared.policy.config import LinkPolicy
 from shared.transport.line import LineSpec
 from shared.transport.security import TlsFiles
 
 SKIP = 1.0
 """Seconds of start-up that do not count on a WAN."""
+
+AS_WITHOUT = 0.97
+"""Of the rate without TLS: what counts as the same."""
 
 _PEM = ("mesh.pem", "mesh.key", "mesh-ca.pem")
 
@@ -68,37 +83,69 @@ class Wan:
 
 
 def loopback(pairs: int, megabytes: int, say: Say) -> Iterator[Result]:
-    """One connection, two processes; beside a bare socket and, where it is installed, iperf3."""
+    """One connection, two processes; beside iperf3, where it is installed, and beside what bounds us: a bare
+    uvloop pair and blocking sockets, over the same memory and without checksums."""
     setting = Setting(megabytes << 20)
     one: list[Run] = []
     other: list[Run] = []
+    least: list[Run] = []
     third: list[float] = []
     here = Course(line=None, near=Place(), far=Place(), through=lambda port: port)
     for pair in range(pairs):
         one.append(ours(setting))
         other.append(bare(setting))
-        rate = iperf(here, 1, 2.0, 0.5)
+        least.append(plain(setting))
+        rate = iperf(here, 1, 2.0, 0.5, LinkPolicy().lan_congestion)
         if rate is not None:
             third.append(rate)
-        say(f"loopback {pair + 1}/{pairs}: {_gbit(one[-1].rate())} bare {_gbit(other[-1].rate())} Gbit/s")
+        shown = [_gbit(run[-1].rate()) for run in (one, other, least)]
+        say(f"loopback {pair + 1}/{pairs}: {shown[0]}, bare {shown[1]}, plain {shown[2]} Gbit/s")
     mine = [run.rate() * 8e-9 for run in one]
     theirs = [run.rate() * 8e-9 for run in other]
     cpu = [run.cpu / (setting.total / 1e9) for run in one]
     used = [run.cpu / (setting.total / 1e9) for run in other]
+    kernel = [run.rate() * 8e-9 for run in least]
     yield paired("loopback / bare socket", mine, theirs, "Gbit/s", None)
+    yield paired("loopback / plain sockets", mine, kernel, "Gbit/s", None)
     if third:
-        yield paired("loopback / iperf3", mine, [rate * 8e-9 for rate in third], "Gbit/s", 0.85, stretch=0.95)
+        rates = [rate * 8e-9 for rate in third]
+        facts = {"congestion": LinkPolicy().lan_congestion, "checksum_gb_s": round(checksum_rate() / 1e9, 1)}
+        yield paired("loopback / iperf3", mine, rates, "Gbit/s", 0.85, stretch=0.95, **facts)
+        yield paired("plain sockets / iperf3", kernel, rates, "Gbit/s", None)
     else:
         say("loopback: iperf3 is not installed; the bare socket alone is compared")
     yield paired("loopback CPU seconds per GB", cpu, used, "s/GB", None)
 
 
-def tls(pairs: int, megabytes: int, files: Path, say: Say) -> Iterator[Result]:
-    """Mutual TLS 1.3 on loopback, beside a bare socket with the same."""
+def certificates(files: Path) -> TlsFiles:
+    """Those of a directory. Raises FileNotFoundError."""
     for name in _PEM:
         if not (files / name).is_file():
             raise FileNotFoundError(f"no {files / name}; name a directory with {', '.join(_PEM)} by --tls")
-    setting = Setting(megabytes << 20, tls=TlsFiles(*(str(files / name) for name in _PEM)))
+    return TlsFiles(*(str(files / name) for name in _PEM))
+
+
+async def tls_wan(lines: Sequence[Wan], pairs: int, files: TlsFiles, say: Say) -> list[Result]:
+    """Each line with mutual TLS 1.3, beside the same without."""
+    found = []
+    for each in lines:
+        async with course(each.impairment, say) as where:
+            one: list[Run] = []
+            other: list[Run] = []
+            for pair in range(pairs):
+                one.append(await asyncio.to_thread(over, each, where, tls=files))
+                other.append(await asyncio.to_thread(over, each, where))
+                mine, theirs = (runs[-1].rate(SKIP) * 8e-6 for runs in (one, other))
+                say(f"tls {each.name} {pair + 1}/{pairs}: {mine:.0f}, without {theirs:.0f} Mbit/s")
+        secure, open_ = ([run.rate(SKIP) * 8e-6 for run in runs] for runs in (one, other))
+        name = f"tls {each.name} / without"
+        found.append(paired(name, secure, open_, "Mbit/s", AS_WITHOUT, connections=each.connections))
+    return found
+
+
+def tls(pairs: int, megabytes: int, files: TlsFiles, say: Say) -> Iterator[Result]:
+    """Mutual TLS 1.3 on loopback, beside a bare socket with the same."""
+    setting = Setting(megabytes << 20, tls=files)
     one, other = [], []
     for pair in range(pairs):
         one.append(ours(setting).rate() * 8e-9)
@@ -144,8 +191,8 @@ async def wan(lines: Sequence[Wan], pairs: int, least: float, plots: Path, say: 
     return found
 
 
-def over(line: Wan, where: Course, **changes: Any) -> Run:
-    """One run of ours on a course; `changes` of the Setting."""
+def over(line: Wan, where: Course, *, most: float = 120.0, **changes: Any) -> Run:
+    """One run of ours on a course, of `most` seconds; `changes` of the Setting."""
     setting = Setting(
         line.megabytes << 20,
         line.connections,
@@ -155,7 +202,7 @@ def over(line: Wan, where: Course, **changes: Any) -> Run:
         transfer=16 << 20,
     )
     setting = replace(setting, **changes)
-    return measure(receive_ours, send_ours, setting, through=where.through)
+    return measure(receive_ours, send_ours, setting, most, where.through)
 
 
 async def urgent(buffers: Sequence[float], megabytes: int, say: Say) -> list[Result]:

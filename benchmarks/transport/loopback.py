@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import structlog
+import xxhash
 
-from benchmarks.transport.cores import ReceivingCore, SendingCore, layout
+from benchmarks.transport.cores import POOL_BLOCKS, ReceivingCore, SendingCore, layout, touched
 from benchmarks.wan.namespaces import inside
 from shared.policy.config import LinkPolicy
 from shared.policy.priority import COVERED, UNCOVERED
@@ -32,7 +34,6 @@ from shared.wire.messages import Role
 from shared.wire.port import BulkCore
 
 CHUNK = 256 << 10
-POOL = 64 << 20
 KEY = b"only for the benchmark, on this machine"
 
 
@@ -138,6 +139,9 @@ def endpoint_of(identity: Identity, core: BulkCore, setting: Setting) -> Endpoin
     return Endpoint(identity, core, LinkPolicy(), lines=lines, tls=setting.tls, key=KEY, encoding=encoding)
 
 
+POOL = POOL_BLOCKS * layout().block_bytes
+
+
 class _Sink(asyncio.BufferedProtocol):
     """Receives into a pool, chunk-sized place after place."""
 
@@ -146,8 +150,11 @@ class _Sink(asyncio.BufferedProtocol):
         self._total = total
         self._got = 0
         self._over = over
-        self._pool = memoryview(bytearray(POOL))
+        self._pool = touched(POOL)
         self._at = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Receives at once."""
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._pool[self._at : (self._at // CHUNK + 1) * CHUNK]
@@ -167,13 +174,15 @@ class _Source(asyncio.Protocol):
 
     def __init__(self, total: int) -> None:
         self._left = total
-        self._pool = memoryview(bytearray(POOL))
+        self._pool = touched(POOL)
         self._at = 0
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=1, low=0)
+        congestion = LinkPolicy().lan_congestion.encode()
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion)
         self._pump()
 
     def pause_writing(self) -> None:
@@ -212,6 +221,43 @@ async def send_bare(setting: Setting, pipe: Pipe) -> Any:
     await loop.run_in_executor(None, pipe.recv)
     transport.close()
     return {}, [], {}
+
+
+async def receive_plain(setting: Setting, pipe: Pipe) -> Any:
+    """Blocking reads of a whole chunk into the same memory: what the kernel can do here, and nothing else."""
+    pool, at, got = touched(POOL), 0, 0
+    with socket.create_server((setting.receiver.address, 0)) as server:
+        pipe.send(server.getsockname()[1])
+        made, _ = server.accept()
+    progress: list[tuple[float, int]] = []
+    with made:
+        while got < setting.total:
+            count = made.recv_into(pool[at : (at // CHUNK + 1) * CHUNK])
+            at, got = (at + count) % POOL, got + count
+            now = time.monotonic()
+            if not progress or now - progress[-1][0] >= 0.02 or got >= setting.total:
+                progress.append((now, got))
+    return progress, {}
+
+
+async def send_plain(setting: Setting, pipe: Pipe) -> Any:
+    pool, at, left = touched(POOL), 0, setting.total
+    with socket.create_connection((setting.receiver.address, pipe.recv())) as made:
+        congestion = LinkPolicy().lan_congestion.encode()
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion)
+        while left > 0:
+            made.sendall(pool[at : at + min(CHUNK, left)])
+            at, left = (at + CHUNK) % POOL, left - CHUNK
+        pipe.recv()
+    return {}, [], {}
+
+
+def checksum_rate() -> float:
+    """Bytes per second of the checksum alone, over the same memory."""
+    pool, took = touched(POOL), time.thread_time()
+    for at in range(0, POOL, CHUNK):
+        xxhash.xxh3_64_intdigest(pool[at : at + CHUNK])
+    return POOL / (time.thread_time() - took)
 
 
 Side = Callable[[Setting, Pipe], Coroutine[Any, Any, Any]]
@@ -285,4 +331,10 @@ def ours(setting: Setting) -> Run:
 
 
 def bare(setting: Setting) -> Run:
+    """A bare uvloop `BufferedProtocol`."""
     return measure(receive_bare, send_bare, setting)
+
+
+def plain(setting: Setting) -> Run:
+    """Blocking sockets."""
+    return measure(receive_plain, send_plain, setting)
