@@ -8,7 +8,7 @@ PY := .venv/bin/python
 CONFIG ?= deploy/mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-engine bench-mesh bench-router test-clients test-ui
+.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-engine bench-gpu bench-mesh bench-router test-clients test-ui
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench-router: setup ## measure the router: added latency, throughput of one core
 
 bench-engine: setup ## measure the engine on this CPU beside others (minutes; ARGS="--quick", "decode --vs-vllm PYTHON")
 	@$(PY) -m benchmarks.engine $(ARGS)
+
+bench-gpu: setup ## check and time everything that runs on a GPU (minutes; ARGS="--device cpu --tiny" anywhere)
+	@$(PY) -m benchmarks.gpu $(ARGS)
 
 bench-mesh: setup ## measure the mesh under load and fault beside other policies (minutes; ARGS="--quick", "overload skew")
 	@$(PY) -m benchmarks.mesh $(ARGS)

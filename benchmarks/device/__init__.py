@@ -1,0 +1,1 @@
+"""Parts of `benchmarks.gpu`: kernels beside their references, ceilings and other people's kernels."""
