@@ -46,18 +46,19 @@ def _run(runner: DeviceRunner, items: list[WorkItem]) -> float:
     return result.seconds
 
 
-def _item(seq: int, start: int, new: int, per: int) -> WorkItem:
+def _item(vocab: int, seq: int, start: int, new: int, per: int) -> WorkItem:
     end = start + new
     blocks = tuple(range(seq * per, seq * per + -(-end // BLOCK_TOKENS)))
-    ids = tuple((7 * position + seq) % 20_000 + 300 for position in range(start, end))
+    ids = tuple((7 * position + seq) % vocab for position in range(start, end))
     return WorkItem(seq, start, ids, blocks, Draw((), end, end, GREEDY))
 
 
 def _decode(runner: DeviceRunner, batch: int, context: int, per: int, runs: int) -> float:
     for seq in range(batch):
-        _run(runner, [_item(seq, 0, context, per)])
+        _run(runner, [_item(runner.vocab, seq, 0, context, per)])
     taken = [
-        _run(runner, [_item(seq, context + at, 1, per) for seq in range(batch)]) for at in range(runs + 2)
+        _run(runner, [_item(runner.vocab, seq, context + at, 1, per) for seq in range(batch)])
+        for at in range(runs + 2)
     ]
     return statistics.median(taken[2:])
 
@@ -66,8 +67,10 @@ def _curve(runner: DeviceRunner, context: int, per: int, runs: int, *, tiny: boo
     counts = (1, 4) if tiny else tuple(1 << power for power in range(10))
     taken = {}
     for count in counts:
-        _run(runner, [_item(0, context, count, per)])
-        taken[count] = statistics.median(_run(runner, [_item(0, context, count, per)]) for _ in range(runs))
+        _run(runner, [_item(runner.vocab, 0, context, count, per)])
+        taken[count] = statistics.median(
+            _run(runner, [_item(runner.vocab, 0, context, count, per)]) for _ in range(runs)
+        )
     most = max(count for count in counts if count <= 64)
     shown = {str(count): round(1e3 * seconds, 3) for count, seconds in taken.items()}
     ratio = quartiles([taken[most] / taken[1]])
