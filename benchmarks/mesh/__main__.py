@@ -10,11 +10,13 @@ import argparse
 import time
 from pathlib import Path
 
-from benchmarks.mesh import index
+from benchmarks.mesh import abort, handoff, index
 from benchmarks.mesh.options import DEFAULT_TRACE, Case, Options, say
 from benchmarks.report import Result, show
 
 CASES: dict[str, Case] = {
+    "abort": abort.case,
+    "handoff": handoff.case,
     "index": index.case,
 }
 """By name; a case lives in a file of its own."""

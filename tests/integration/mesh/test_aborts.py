@@ -10,61 +10,17 @@ from typing import Any
 
 import pytest
 
-from services.router.legs import LegState
 from services.router.lifecycle import Request
-from services.router.phases import Phase
 from shared.policy.pipeline import Pipeline
 from tests.support.live_client import Answer, Refused
 from tests.support.live_judge import crowd, synthetic_answer
 from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SyntheticModel
+from tests.support.live_moments import MOMENTS
 from tests.support.live_roads import MIXED, ROADS
 from tests.support.live_shape import Shape
 
 CLEAN_WITHIN = 2.0
-
-
-def asked(mesh: LiveMesh, r: Request) -> bool:
-    return r.main is not None and r.main.state is LegState.ASKED
-
-
-def prefilling(mesh: LiveMesh, r: Request) -> bool:
-    return mesh["prefill-0"].worker.counts()["prefills"] == 1 and r.made == 0
-
-
-def prefilled(mesh: LiveMesh, r: Request) -> bool:
-    return r.made >= 1
-
-
-def transferring(mesh: LiveMesh, r: Request) -> bool:
-    return mesh.count("main-0", "kv_bytes_in_total") > 3 * 4096 and bool(
-        mesh["main-0"].worker.counts()["tickets"]
-    )
-
-
-def relayed(mesh: LiveMesh, r: Request) -> bool:
-    return r.owner is not None and r.owner is r.relay and r.made >= 4
-
-
-def catching_up(mesh: LiveMesh, r: Request) -> bool:
-    return r.phase is Phase.CATCHING_UP
-
-
-def cut(mesh: LiveMesh, r: Request) -> bool:
-    return r.owner is not None and r.owner is r.main
-
-
-def main_draws(mesh: LiveMesh, r: Request) -> bool:
-    return any(part.node == "main-0" and part.end - part.start >= 3 for part in r.trace.segments)
-
-
-MOMENTS: dict[str, tuple[Callable[[LiveMesh, Request], bool], ...]] = {
-    "MD": (asked, cut, main_draws),
-    "P-MD": (asked, prefilling, prefilled, transferring, cut, main_draws),
-    "one_shot": (asked, prefilling, prefilled, transferring, relayed, cut, main_draws),
-    "catch_up": (transferring, relayed, catching_up, cut, main_draws),
-    "singular": (asked, prefilling, prefilled, relayed),
-}
 
 
 def shape_of(road: str, **more: Any) -> Shape:
