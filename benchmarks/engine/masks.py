@@ -1,9 +1,8 @@
 """What a grammar costs a decode step over the development model's vocabulary.
 
-`python -m benchmarks.engine.masks`. Each case is one grammar and a text that keeps to it, its ids
-followed as a decoder does; for each draw is timed what is allowed, and the greedy draw with it beside one without.
-Microseconds; medians and the slowest; of the first answer under a grammar, and of later ones, which find its
-lexer warm.
+`python -m benchmarks.engine.masks`. Each case is one grammar and a text that keeps to it, followed as in a
+decoder. Timed are, for each draw, what is allowed, and the greedy draw with it beside one without. Given in
+microseconds: medians and the slowest, of the first answer and of later ones, which find the lexer warm.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ PERSON = {
 }
 VALUE = {"name": "Ada " * 9, "age": 36, "born": "1815-12-10", "notes": [WORDS, "short"], "kind": "writer"}
 TOOLS = [
-    Offer(f"tool_{at}", {**PERSON, "properties": PERSON["properties"]}, True, "tools")  # type: ignore[dict-item]
+    Offer(f"tool_{at}", {**PERSON, "properties": PERSON["properties"]}, True, "tools")
     for at in range(20)
 ]
 CALL = f'<tool_call>\n{{"name": "tool_7", "arguments": {json.dumps(VALUE)}}}\n</tool_call>'
