@@ -40,10 +40,7 @@ PERSON = {
     "additionalProperties": False,
 }
 VALUE = {"name": "Ada " * 9, "age": 36, "born": "1815-12-10", "notes": [WORDS, "short"], "kind": "writer"}
-TOOLS = [
-    Offer(f"tool_{at}", {**PERSON, "properties": PERSON["properties"]}, True, "tools")
-    for at in range(20)
-]
+TOOLS = [Offer(f"tool_{at}", PERSON, True, "tools") for at in range(20)]
 CALL = f'<tool_call>\n{{"name": "tool_7", "arguments": {json.dumps(VALUE)}}}\n</tool_call>'
 CASES: Mapping[str, tuple[Wanted, str]] = {
     "json_object": (Wanted(Form("", schema={"type": "object"})), json.dumps({"a": VALUE, "b": [VALUE]})),
