@@ -16,7 +16,7 @@ from pathlib import Path
 
 from scripts.model_cache import model_dir
 from scripts.test_clients.cases import CLIENTS, DIRECTORY, MODEL, URL, Client
-from scripts.test_clients.environments import NotInstalled, environment, version
+from scripts.test_clients.environments import BASE, NotInstalled, environment, version
 from scripts.test_clients.record import Ran, document
 from scripts.test_clients.serving import serving
 
@@ -24,6 +24,13 @@ SERVED = "smollm2-135m-instruct"
 LIMIT = 600.0
 """Seconds that one client may take."""
 _PLACE = "MODEL_DIRECTORY"
+_SETTINGS = {
+    "NO_COLOR": "1",
+    "COLUMNS": "140",
+    "PYTHONPATH": "",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +75,7 @@ def _run(client: Client, where: Path | NotInstalled, url: str) -> Ran:
         command = [part.replace(mark, word) for part in command]
     began = time.monotonic()
     program = str(where / "bin" / command[0])
-    settings = {**os.environ, "NO_COLOR": "1", "COLUMNS": "140", "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    settings = {**os.environ, **_SETTINGS}
     try:
         done = subprocess.run(
             [program, *command[1:]],
@@ -87,6 +94,8 @@ def _run(client: Client, where: Path | NotInstalled, url: str) -> Ran:
     seconds = time.monotonic() - began
     _say(f"{client.name}: {failure or 'ok'}")
     shown = [part.replace(words[DIRECTORY], _PLACE) for part in command]
+    for place in {BASE.resolve().parent.parent, Path.cwd()}:
+        output = output.replace(f"{place}/", "")
     output = output.replace(words[DIRECTORY], _PLACE)
     return Ran(client, version(client, where), shown, seconds, failure, output)
 

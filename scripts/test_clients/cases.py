@@ -108,6 +108,8 @@ CLIENTS = (
             "16",
             "--extra-inputs",
             "ignore_eos:true",
+            "--use-server-token-count",
+            "--per-chunk-usage",
             "--artifact-dir",
             "build/clients/aiperf-artifacts",
             "--ui",

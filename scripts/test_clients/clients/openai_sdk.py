@@ -176,10 +176,18 @@ def structured(client: OpenAI, model: str) -> None:
 
 def completions(client: OpenAI, model: str) -> None:
     answer = client.completions.create(
-        model=model, prompt=["The sea is", "One, two,"], max_tokens=8, logprobs=1, echo=True, temperature=0
+        model=model, prompt=["The sea is", "One, two,"], max_tokens=8, echo=True, temperature=0
     )
-    assert [one.index for one in answer.choices] == [0, 1]
+    assert [one.text[:8] for one in answer.choices] == ["The sea ", "One, two"]
     said("completions.create", " | ".join(one.text for one in answer.choices))
+    likely = (
+        client.completions.create(model=model, prompt="The sea is", max_tokens=4, logprobs=2)
+        .choices[0]
+        .logprobs
+    )
+    assert likely is not None
+    assert likely.token_logprobs is not None
+    assert len(likely.token_logprobs) == 4
     parts = client.completions.create(model=model, prompt="The sea is", max_tokens=8, stream=True)
     said("completions.create, stream", "".join(part.choices[0].text for part in parts if part.choices))
 
@@ -191,7 +199,11 @@ def responses(client: OpenAI, model: str) -> None:
     assert first.output_text
     said("responses.create", first.output_text)
     with client.responses.stream(
-        model=model, input="And again.", previous_response_id=first.id, max_output_tokens=16
+        model=model,
+        input="What is the capital of France?",
+        previous_response_id=first.id,
+        temperature=0,
+        max_output_tokens=400,
     ) as stream:
         kinds = {event.type for event in stream}
         last = stream.get_final_response()
