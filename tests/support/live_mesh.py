@@ -30,7 +30,7 @@ Service = RouterService | WorkerProcess
 READY_WITHIN = 30.0
 IDLE_WITHIN = 20.0
 CLOSED_WITHIN = 20.0
-_LOOP_THREADS = ("asyncio_", "uvloop_")  # of the loop's own executor
+_LOOP_THREADS = ("asyncio_", "uvloop_", "AnyIO")  # of the loop's own executor
 
 
 @dataclass

@@ -64,6 +64,6 @@ class SharedModel:
 
     def load(self, mesh: MeshConfig, node: NodeConfig) -> Built:
         runner = TorchRunner(
-            self._model, kv_blocks=node.pool_blocks, block_tokens=mesh.model.block_tokens, threads=1
+            self._model, kv_blocks=node.pool_blocks, block_tokens=mesh.model_of(node).block_tokens, threads=1
         )
-        return Built(runner, self._prints, mesh.model.max_context or runner.max_context)
+        return Built(runner, self._prints, mesh.model_of(node).max_context or runner.max_context)

@@ -22,6 +22,7 @@ from shared.runtime.settings import (
     RoleName,
     RouteConfig,
     SyntheticConfig,
+    TracingConfig,
 )
 from tests.support.live_models import Model
 
@@ -48,8 +49,10 @@ class Shape:
     line: Mapping[str, Any] = field(default_factory=dict)
     synthetic: Mapping[str, Any] = field(default_factory=dict)
     node: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tracing: TracingConfig = TracingConfig()
     lan: bool = False
     late: tuple[str, ...] = ()
+    http: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[Model, ...] = ()
     """Further models: the workers of each role run them in turn."""
 
@@ -92,8 +95,9 @@ def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshCon
             worker=WorkerPolicy(**shape.worker),
             router=RouterPolicy(**shape.router),
         ),
+        tracing=shape.tracing,
         synthetic=SyntheticConfig(**{"block_bytes": 4096, "step_ms": 1.0, **shape.synthetic}),
-        http=HttpConfig(),
+        http=HttpConfig(**shape.http),
     )
 
 

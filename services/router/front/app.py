@@ -31,6 +31,7 @@ from services.router.front.messages.endpoint import MessagesEndpoint
 from services.router.front.models import Model, Models, Served
 from services.router.front.openai import Ask as CommonAsk
 from services.router.front.openai import ChatAsk, CompletionAsk, DetokenizeAsk, TokenizeAsk
+from services.router.front.openapi.document import openapi_route
 from services.router.front.prompts import Prompts
 from services.router.front.responses.bodies import ResponsesAsk
 from services.router.front.responses.endpoint import ResponsesEndpoint
@@ -83,7 +84,7 @@ def create_app(front: Front) -> Starlette:
     )
     desk = Desk(rules, measures)
     handlers: dict[Any, Any] = {HTTPException: desk.no_route, Exception: desk.crash}
-    return Starlette(routes=_routes(desk, models), exception_handlers=handlers)
+    return Starlette(routes=_routes(desk, models, keyed=bool(front.keys)), exception_handlers=handlers)
 
 
 def _prompts(front: Front, served: Served) -> Prompts:
@@ -140,7 +141,7 @@ def _model(front: Front, served: Served, prompts: Prompts, measures: Measures, k
     )
 
 
-def _routes(desk: Desk, models: Models) -> list[Route]:
+def _routes(desk: Desk, models: Models, *, keyed: bool) -> list[Route]:
     posted: list[Route] = []
 
     def post(path: str, kind: type[Ask], of: Callable[[Model], Act[Ask]]) -> None:
@@ -166,7 +167,8 @@ def _routes(desk: Desk, models: Models) -> list[Route]:
     return [
         *posted,
         *(Route(path, desk.named(path, act), methods=[method]) for method, path, act in named),
-        Route("/health", desk.health),
-        Route("/ready", desk.ready),
-        Route("/metrics", desk.metrics),
+        Route("/health", desk.health, methods=["GET"]),
+        Route("/ready", desk.ready, methods=["GET"]),
+        Route("/metrics", desk.metrics, methods=["GET"]),
+        openapi_route(models.names, keyed=keyed),
     ]

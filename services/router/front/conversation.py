@@ -13,7 +13,7 @@ from services.router.front.template import WrittenJson
 from services.router.front.unbuilt import refuse_message, refuse_part
 from shared.errors import InvalidRequest, NotBuilt
 
-_ROLES = {
+ROLES = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -62,11 +62,11 @@ def read_arguments(text: str, path: str) -> WrittenJson:
 
 
 def _message(message: ChatMessage, path: str) -> dict[str, Any]:
-    role = _ROLES.get(message.role)
+    role = ROLES.get(message.role)
     if message.role == "function":
         raise NotBuilt(f"{path}.role: 'function' is not served here; send role tool", f"{path}.role")
     if role is None:
-        known = ", ".join(_ROLES)
+        known = ", ".join(ROLES)
         raise InvalidRequest(f"{path}.role: {message.role[:80]!r} is not one of {known}", f"{path}.role")
     refuse_message(message, f"{path}.")
     _check_fields(message, path)

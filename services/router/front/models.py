@@ -69,6 +69,10 @@ class Models:
         return found
 
     @property
+    def names(self) -> list[str]:
+        return list(self._by_name)
+
+    @property
     def first(self) -> Model:
         return next(iter(self._by_name.values()))
 

@@ -18,7 +18,7 @@ from services.router.front.structure.form import Form, text_form
 from services.router.front.unbuilt import refuse
 from shared.errors import InvalidRequest, NotBuilt
 
-_BODY: Mapping[str, tuple[Any, ...]] = {
+BODY: Mapping[str, tuple[Any, ...]] = {
     "container": (),
     "context_management": ({}, {"edits": []}),
     "diagnostics": (),
@@ -27,7 +27,7 @@ _BODY: Mapping[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
 }
-_BLOCK: Mapping[str, tuple[Any, ...]] = {
+BLOCK: Mapping[str, tuple[Any, ...]] = {
     "caller": ({"type": "direct"},),
     "citations": ([],),
     "context": (),
@@ -36,19 +36,19 @@ _BLOCK: Mapping[str, tuple[Any, ...]] = {
     "title": (),
     "toolset_name": (),
 }
-_TOOL: Mapping[str, tuple[Any, ...]] = {
+TOOL: Mapping[str, tuple[Any, ...]] = {
     "allowed_callers": (["direct"],),
     "defer_loading": (False,),
     "eager_input_streaming": (False,),
     "input_examples": ([],),
 }
-_SERVED = ("text", "thinking", "tool_use", "tool_result")
+SERVED = ("text", "thinking", "tool_use", "tool_result")
 
 
 def chat_of(body: CountAsk, *, can_choose: bool, thinks: bool) -> ChatAsk:
     """The chat that a body asks for. `thinks`: the model does; `can_choose`: its template can keep it from
     it. Raises InvalidRequest, NotBuilt by place."""
-    refuse(body, _BODY, "")
+    refuse(body, BODY, "")
     messages = _system(body.system) + _messages(body.messages)
     last = body.messages[-1].role == "assistant"
     if last and messages[-1].tool_calls:
@@ -154,13 +154,13 @@ def _text(content: str | list[Block], path: str) -> str:
 
 
 def _kind(block: Block, path: str, allowed: Sequence[str]) -> str:
-    if block.type not in _SERVED:
+    if block.type not in SERVED:
         raise NotBuilt(f"{path}.type: {block.type[:80]!r} is not served here; send text", f"{path}.type")
     if block.type not in allowed:
         raise InvalidRequest(
             f"{path}.type: {block.type!r} does not belong here; send {' or '.join(allowed)}", f"{path}.type"
         )
-    refuse(block, _BLOCK, f"{path}.")
+    refuse(block, BLOCK, f"{path}.")
     return block.type
 
 
@@ -177,7 +177,7 @@ def _tool(raw: bytes, path: str) -> openai.Tool:
             f"{path}.type: {kind[:80]!r} is not served here; offer tools with an input_schema", f"{path}.type"
         )
     tool = openai.read(raw, Tool, path)
-    refuse(tool, _TOOL, f"{path}.")
+    refuse(tool, TOOL, f"{path}.")
     if tool.input_schema is None:
         raise InvalidRequest(f"{path}.input_schema: required, and not there", f"{path}.input_schema")
     function = openai.Function(

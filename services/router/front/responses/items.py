@@ -23,7 +23,7 @@ from services.router.front.responses.bodies import (
 from services.router.front.unbuilt import refuse
 from shared.errors import InvalidRequest, NotBuilt
 
-_BODY: Mapping[str, tuple[Any, ...]] = {
+BODY: Mapping[str, tuple[Any, ...]] = {
     "access_programs": ({},),
     "background": (False,),
     "background_options": (),
@@ -40,32 +40,32 @@ _BODY: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
-_TEXT: Mapping[str, tuple[Any, ...]] = {"verbosity": ()}
-_REASONING: Mapping[str, tuple[Any, ...]] = {"effort": (), "generate_summary": (), "summary": ()}
-_STREAM: Mapping[str, tuple[Any, ...]] = {"include_obfuscation": (False,)}
-_PART: Mapping[str, tuple[Any, ...]] = {
+TEXT: Mapping[str, tuple[Any, ...]] = {"verbosity": ()}
+REASONING: Mapping[str, tuple[Any, ...]] = {"effort": (), "generate_summary": (), "summary": ()}
+STREAM: Mapping[str, tuple[Any, ...]] = {"include_obfuscation": (False,)}
+PART: Mapping[str, tuple[Any, ...]] = {
     "annotations": ([],),
     "logprobs": ([],),
     "prompt_cache_breakpoint": ({"mode": "explicit"},),
 }
-_CALL: Mapping[str, tuple[Any, ...]] = {"caller": ({"type": "direct"},), "namespace": ()}
-_THOUGHT: Mapping[str, tuple[Any, ...]] = {"encrypted_content": (), "summary": ([],)}
-_TOOL: Mapping[str, tuple[Any, ...]] = {
+CALL: Mapping[str, tuple[Any, ...]] = {"caller": ({"type": "direct"},), "namespace": ()}
+THOUGHT: Mapping[str, tuple[Any, ...]] = {"encrypted_content": (), "summary": ([],)}
+TOOL: Mapping[str, tuple[Any, ...]] = {
     "allowed_callers": (["direct"],),
     "defer_loading": (False,),
     "output_schema": (),
 }
-_TEXTS = ("input_text", "output_text", "text")
+TEXTS = ("input_text", "output_text", "text")
 
 
 def chat_of(body: ResponsesAsk, before: Sequence[ChatMessage]) -> tuple[ChatAsk, list[ChatMessage]]:
     """(the chat that a body asks for, its conversation without the instructions). `before`: the conversation
     that it goes on from. Raises InvalidRequest, NotBuilt by place."""
-    refuse(body, _BODY, "")
+    refuse(body, BODY, "")
     for part, table, path in (
-        (body.text, _TEXT, "text."),
-        (body.reasoning, _REASONING, "reasoning."),
-        (body.stream_options, _STREAM, "stream_options."),
+        (body.text, TEXT, "text."),
+        (body.reasoning, REASONING, "reasoning."),
+        (body.stream_options, STREAM, "stream_options."),
     ):
         if part is not None:
             refuse(part, table, path)
@@ -104,7 +104,7 @@ def _tool(raw: bytes, path: str) -> openai.Tool:
     if kind != "function":
         raise NotBuilt(f"{path}.type: {str(kind)[:80]!r} is not served here; offer functions", f"{path}.type")
     tool = openai.read(raw, FunctionTool, path)
-    refuse(tool, _TOOL, f"{path}.")
+    refuse(tool, TOOL, f"{path}.")
     function = openai.Function(
         name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
     )
@@ -138,7 +138,7 @@ class _Items:
             self._call(openai.read(raw, CallItem, path), path)
         elif kind == "function_call_output":
             item = openai.read(raw, OutputItem, path)
-            refuse(item, _CALL, f"{path}.")
+            refuse(item, CALL, f"{path}.")
             self.close()
             text = _text(item.output, f"{path}.output")
             self.made.append(ChatMessage(role="tool", content=text, tool_call_id=item.call_id))
@@ -176,7 +176,7 @@ class _Items:
         self.made.append(ChatMessage(role=item.role, content=text))
 
     def _thought(self, item: ReasoningItem, path: str) -> None:
-        refuse(item, _THOUGHT, f"{path}.")
+        refuse(item, THOUGHT, f"{path}.")
         if self._words or self._calls:
             self.close()
         for at, part in enumerate(item.content or ()):
@@ -188,7 +188,7 @@ class _Items:
             self._thoughts.append(part.text)
 
     def _call(self, item: CallItem, path: str) -> None:
-        refuse(item, _CALL, f"{path}.")
+        refuse(item, CALL, f"{path}.")
         function = openai.CallFunction(name=item.name, arguments=item.arguments)
         self._calls.append(openai.Call(id=item.call_id, function=function))
 
@@ -204,9 +204,9 @@ def _text(content: str | list[Part], path: str) -> str:
     texts: list[str] = []
     for at, part in enumerate(content):
         where = f"{path}[{at}]"
-        if part.type not in _TEXTS:
+        if part.type not in TEXTS:
             raise NotBuilt(f"{where}.type: {part.type[:80]!r} is not served here; send text", f"{where}.type")
-        refuse(part, _PART, f"{where}.")
+        refuse(part, PART, f"{where}.")
         if part.text is None:
             raise InvalidRequest(f"{where}.text: required, and not there", f"{where}.text")
         texts.append(part.text)

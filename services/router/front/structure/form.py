@@ -50,30 +50,30 @@ class Form:
         return next((name for name, value in kinds.items() if value not in (None, ())), "tags")
 
 
-class _Named(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NamedSchema(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: str | None = None
     description: str | None = None
     strict: bool | None = None
     schema: Schema | None = None
 
 
-class _Structure(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Structure(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     begin: Text
     schema: Schema
     end: str
 
 
-class _Format(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Format(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`response_format` of chat and completions."""
 
     type: str
-    json_schema: _Named | None = None
-    structures: Annotated[list[_Structure], Meta(min_length=1, max_length=256)] | None = None
+    json_schema: NamedSchema | None = None
+    structures: Annotated[list[Structure], Meta(min_length=1, max_length=256)] | None = None
     triggers: Annotated[list[Text], Meta(min_length=1, max_length=256)] | None = None
     format: Raw = NULL
 
 
-class _TextFormat(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class TextFormat(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`text.format` of /v1/responses, `output_config.format` of /v1/messages."""
 
     type: str
@@ -83,7 +83,7 @@ class _TextFormat(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     schema: Schema | None = None
 
 
-class _Structured(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Structured(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """vLLM's `structured_outputs`."""
 
     json: Schema | str | None = None
@@ -98,7 +98,7 @@ class _Structured(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     whitespace_pattern: Raw = NULL
 
 
-_UNSERVED: Mapping[str, tuple[Any, ...]] = {
+UNSERVED: Mapping[str, tuple[Any, ...]] = {
     "structural_tag": (),
     "disable_additional_properties": (False,),
     "disable_any_whitespace": (False,),
@@ -128,7 +128,7 @@ def text_form(raw: Raw, path: str) -> Form | None:
     """The form of a `format` of /v1/responses or /v1/messages that stands at `path`."""
     if not _there(raw):
         return None
-    asked = read(bytes(raw), _TextFormat, path)
+    asked = read(bytes(raw), TextFormat, path)
     if asked.type == "text":
         return None
     if asked.type == "json_object":
@@ -146,7 +146,7 @@ def _of_format(raw: Raw) -> Form | None:
         return None
     if read(bytes(raw), Kind, path).type == "text":
         return None
-    asked = read(bytes(raw), _Format, path)
+    asked = read(bytes(raw), Format, path)
     if asked.type == "json_object":
         return Form(path, schema=dict(ANY_OBJECT))
     if asked.type == "structural_tag":
@@ -159,7 +159,7 @@ def _of_format(raw: Raw) -> Form | None:
     return Form(f"{path}.json_schema.schema", schema=asked.json_schema.schema)
 
 
-def _of_tags(asked: _Format, path: str) -> Form:
+def _of_tags(asked: Format, path: str) -> Form:
     if _there(asked.format):
         raise NotBuilt(
             f"{path}.format: not served here; send structures and triggers, or a grammar as "
@@ -186,8 +186,8 @@ def _of_structured(raw: Raw) -> Form | None:
     path = "structured_outputs"
     if not _there(raw):
         return None
-    asked = read(bytes(raw), _Structured, path)
-    refuse(asked, _UNSERVED, f"{path}.")
+    asked = read(bytes(raw), Structured, path)
+    refuse(asked, UNSERVED, f"{path}.")
     given = {
         "json": asked.json,
         "json_object": asked.json_object or None,

@@ -1,0 +1,1 @@
+"""What this API is, for machines: OpenAPI from the Structs of which bodies and answers are made."""
