@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from scripts.metric_names import metric_names
 from scripts.module_lines import module_lines
+from scripts.state_tables import state_lines
 from services.router.front.measures import Measures
 from services.router.front.splice import SpliceMemory
 from services.router.front.vocabulary import Vocabulary
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = ROOT / "deploy" / "mesh.schema.json"
 OPERATIONS = ROOT / "docs" / "operations.md"
 STRUCTURE = ROOT / "docs" / "structure.md"
+LIFECYCLE = ROOT / "docs" / "lifecycle.md"
 BEGIN, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 
 
@@ -138,6 +140,7 @@ def _front_lines() -> Iterator[str]:
 DOCUMENTS: Mapping[Path, Mapping[str, Callable[[], Iterator[str]]]] = {
     OPERATIONS: {"keys": key_lines, "metrics": metric_lines},
     STRUCTURE: {"modules": module_lines},
+    LIFECYCLE: {"states": state_lines},
 }
 
 

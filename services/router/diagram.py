@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum
 from typing import TypeVar
 
 from services.router.legs import DECODER_TABLE, PREFILL_TABLE, LegState
 from services.router.phases import TABLE, Phase
 
-S = TypeVar("S", bound=StrEnum)
-E = TypeVar("E", bound=StrEnum)
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
 
 
 def mermaid(table: Mapping[tuple[S, E], S], first: S) -> str:
@@ -18,8 +18,11 @@ def mermaid(table: Mapping[tuple[S, E], S], first: S) -> str:
     arrows: dict[tuple[S, S], list[E]] = {}
     for (state, event), after in table.items():
         arrows.setdefault((state, after), []).append(event)
-    lines = ["stateDiagram-v2", f"    [*] --> {first}"]
-    lines += [f"    {state} --> {after}: {', '.join(events)}" for (state, after), events in arrows.items()]
+    lines = ["stateDiagram-v2", f"    [*] --> {first.value}"]
+    lines += [
+        f"    {state.value} --> {after.value}: {', '.join(event.value for event in events)}"
+        for (state, after), events in arrows.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
