@@ -97,7 +97,9 @@ class Orders:
     # --- KV -------------------------------------------------------------------------------------------------
 
     def attach(self, now: float, r: Request, leg: Leg, source: Leg, cls: TransferClass) -> None:
-        """Tell `source` to send what the leg's ticket lacks; again with the same ticket: another class."""
+        """Tell `source` to send what the leg's ticket lacks; again with the same ticket: another class. The
+        receiver of a parked transfer is told too when it is parked no more, as its ticket gave way to others.
+        """
         message = Attach(
             rid=r.rid,
             target=leg.node,
@@ -115,6 +117,8 @@ class Orders:
         again = leg.source is source
         leg.source, leg.source_tried, leg.cls = source, True, cls
         if not again:
+        if again and TransferClass.PARKED in (leg.cls, cls):
+            self._mesh.send(leg.node, message)
             r.trace.mark("main_attached" if leg.role is Role.MAIN else "relay_attached", now)
             self._book_transfer(now, r, leg, source)
 

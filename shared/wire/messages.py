@@ -335,7 +335,7 @@ class Prefill(msgspec.Struct, frozen=True, array_like=True, tag=23):
 
 class Attach(msgspec.Struct, frozen=True, array_like=True, tag=24):
     """Router to a sender (P, or a decoder that holds the blocks): where to send. Again with the same
-    ticket: new class.
+    ticket: new class; that goes to the target itself too where the ticket was parked.
 
     Payload: chain hashes of blocks [0, upto), 16 bytes each, or empty where the sender holds `rid` itself.
     """

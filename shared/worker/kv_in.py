@@ -12,10 +12,11 @@ import xxhash
 from shared.errors import BadChunk
 from shared.kv.layout import KvLayout
 from shared.kv.ledger import Ledger, Target
-from shared.wire.messages import KvChunk, Rid
+from shared.wire.messages import KvChunk, Rid, TransferClass
 from shared.worker.alignment import Alignments
 from shared.worker.arrival import Arrival, Landed, Spoiled
 from shared.worker.have_reports import HaveReports
+from shared.worker.transfer import URGENT
 from shared.worker.worker_site import Site
 
 MOST_DAMAGED = 16
@@ -142,6 +143,14 @@ class KvIn:
     def on_missing(self, ticket: bytes) -> None:
         """The sender has dropped an alignment; that it is one may be told later, by the router. Others that
         waited for its blocks ask for them themselves.
+    def reclass(self, ticket: bytes, cls: TransferClass) -> None:
+        """The ticket's transfer has another class: what is parked does not keep others from their blocks."""
+        arrival = self._arrivals.get(ticket)
+        if arrival is not None and ticket not in self.alignments:
+            yields = cls not in URGENT
+            if arrival.book.yields is not yields:
+                self.ledger.set_yields(arrival.book, yields)
+
         """
         arrival = self._arrivals.get(ticket)
         if arrival is not None:

@@ -65,6 +65,9 @@ class Orders:
         self._rooms.decoding.on_first(now, message)
 
     def _attach(self, now: float, node: str, message: m.Attach, payload: bytes) -> None:
+        if message.target == self._site.node:
+            self._rooms.kv_in.reclass(message.ticket, message.cls)
+            return
         opened = self._rooms.kv_out.on_attach(now, node, message, payload)
         self._rooms.prefilling.on_attach(message, opened=opened)
 

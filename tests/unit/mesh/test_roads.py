@@ -292,7 +292,8 @@ def test_a_singular_request_that_outgrows_its_prediction_goes_on_at_main_decode(
     assert attached == [
         ("p1", "md1", m.TransferClass.PARKED),
         ("p1", "md1", m.TransferClass.COVERED),
-    ], "un-parked by a second Attach of the same ticket"
+        ("md1", "md1", m.TransferClass.COVERED),
+    ], "un-parked by a second Attach of the same ticket, at both ends"
     mesh.settle()
     assert mesh.check_prompts(client) == 0
 

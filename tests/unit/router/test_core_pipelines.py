@@ -136,7 +136,8 @@ def test_an_answer_that_outgrows_the_prediction_is_no_longer_singular(make_mesh:
     assert done.trace["pipeline"] == Pipeline.P_RLD_MD
     assert any("outgrew" in reason for reason in done.trace["reasons"])
     classes = [x.cls for x in mesh.said(m.Attach) if x.target == "m0"]
-    assert classes == [TransferClass.PARKED, TransferClass.COVERED]
+    covered = TransferClass.COVERED
+    assert classes == [TransferClass.PARKED, covered, covered]  # the sender is told, and the receiver
     assert client.owners[-1] is Role.MAIN
 
 
