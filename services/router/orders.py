@@ -111,6 +111,7 @@ class Orders:
             last_hash=leg.last_hash,
             cls=cls,
             first=leg.armed,
+            trace=r.spec.trace,
         )
         payload = b"" if source.holds_rid else b"".join(r.hashes(leg.upto * r.pool.block_tokens))
         self._mesh.send(source.node, message, payload)

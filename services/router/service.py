@@ -22,16 +22,20 @@ from services.router.front.admin import admin_routes
 from services.router.front.app import Front, create_app
 from services.router.front.keys import Keys, read_keys
 from services.router.front.models import Served
+from services.router.front.recording import Recording
 from services.router.front.tokens import Tokenizer, load_tokenizer
 from services.router.front.ui.feed import Feed
 from services.router.front.ui.page import live_routes
 from services.router.lines import Line
 from services.router.picture import Picture
+from services.router.spans import spans_of
 from services.router.streams import Streams
 from shared.engine.fingerprint import template_fingerprint
 from shared.errors import ConfigError
 from shared.runtime.metrics import make_registry
 from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig, split_address
+from shared.runtime.settings_told import told
+from shared.runtime.tracing import Sampler, Tracer, make_tracer
 from shared.runtime.web import WebServer
 from shared.transport.endpoint import Endpoint
 from shared.transport.security import is_loopback
@@ -88,11 +92,14 @@ class RouterService:
         )
         self.streams = Streams(self.core, self._endpoint.perform, time.monotonic)
         self.core.after = self._after
+        self._tracer: Tracer | None = None
         self._feed = Feed(lambda: msgspec.json.encode(self.picture()))
 
     async def start(self) -> None:
         """Load the tokenizers, listen for workers, then for clients."""
         mesh, node = self._mesh, self._node
+        self._tracer = make_tracer(mesh.tracing, node=node.name, role=node.role, datacenter=node.datacenter)
+        self.core.observer.recording = self._tracer is not None
         models = [await self._served(model) for model in mesh.served]
         self.port = await self._endpoint.listen(*split_address(node.listen, f"nodes.{node.name}.listen"))
         host, port = split_address(node.http, f"nodes.{node.name}.http")
@@ -106,6 +113,7 @@ class RouterService:
             keys=self._accepted,
             http=mesh.http,
             policy=mesh.policy.router,
+            recording=self._recording(),
         )
         app = create_app(front)
         key = key_file(mesh.http.admin_key_file, "http.admin_key_file")
@@ -161,6 +169,22 @@ class RouterService:
         self._feed.close()
         await self._web.stop()
         await self._endpoint.close("stopped")
+        if self._tracer is not None:
+            self._trace(self._tracer)
+            await asyncio.to_thread(self._tracer.close)
+
+    # --- traces ---
+
+    def _recording(self) -> Recording | None:
+        """Where clients' requests are told; None where nothing is traced."""
+        if self._tracer is None:
+            return None
+        return Recording(Sampler(self._mesh.tracing.sample, secrets.randbits).begin, self._tracer.emit)
+
+    def _trace(self, tracer: Tracer) -> None:
+        """Tell the stages of the requests that have ended."""
+        for ended in self.core.observer.take_ended():
+            tracer.emit(spans_of(ended))
 
     # --- the operator ---
 
@@ -221,6 +245,8 @@ class RouterService:
     def _after(self) -> None:
         """Something has happened in the core: events may wait, or the drain may be over."""
         self.streams.deliver()
+        if self._tracer is not None:
+            self._trace(self._tracer)
         self._changed.set()
 
 

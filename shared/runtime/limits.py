@@ -21,6 +21,7 @@ from shared.runtime.settings import (
     ModelConfig,
     NodeConfig,
     SyntheticConfig,
+    TracingConfig,
 )
 
 
@@ -115,6 +116,10 @@ _LIMITS: Mapping[type[msgspec.Struct], Mapping[str, Limit]] = {
         "tokenize_threads": _AT_LEAST_ONE,
         "responses_bytes": _NOT_NEGATIVE,
         "responses_ttl": _POSITIVE,
+    },
+    TracingConfig: {
+        "endpoint": Limit(pattern=r"(https?://[^\s/]\S*)?", shape="http://host:port, or empty"),
+        "sample": _FRACTION,
     },
     LinkPolicy: {"bulk_connections": Limit(least=1, most=64), "lan_congestion": _CONGESTION},
     LinePolicy: {"oldest_share": _FRACTION},

@@ -18,6 +18,7 @@ _CREDENTIALS = "$CREDENTIALS_DIRECTORY"
 _FILES = (
     ("security", ("key_file", "tls_cert", "tls_key", "tls_ca")),
     ("http", ("api_keys_file", "admin_key_file")),
+    ("tracing", ("headers_file",)),
 )
 
 

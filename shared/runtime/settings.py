@@ -185,6 +185,18 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """`auto`: pretty on a terminal, JSON elsewhere."""
 
 
+class TracingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[tracing]: spans of every request in OpenTelemetry's form, sent by each node to a collector."""
+
+    endpoint: str = ""
+    """Where OTLP over HTTP is taken, as `http://collector:4318`; empty: nothing is recorded. Needs the extra
+    `otel` of this package."""
+    sample: float = 1.0
+    """Share of the requests that are recorded, of those whose client has not decided by its `traceparent`."""
+    headers_file: str = ""
+    """File with `name: value` lines, sent with every batch: for collectors that ask for a key."""
+
+
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[policy.*]"""
 
@@ -208,6 +220,7 @@ class MeshConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     security: SecurityConfig = SecurityConfig()
     http: HttpConfig = HttpConfig()
     logs: LogConfig = LogConfig()
+    tracing: TracingConfig = TracingConfig()
 
     @property
     def served(self) -> tuple[ModelConfig, ...]:

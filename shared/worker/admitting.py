@@ -95,7 +95,10 @@ class Admitting:
         self._site.pool.promise(part.growth, need.growth)
         self._decoding.join(part)
         if need.missing or need.expected:
-            part.ticket = self._kv_in.open(ask.rid, ask.router, ask.hashes, blocks, yields=yields).ticket
+            arrival = self._kv_in.open(
+                ask.rid, ask.router, ask.hashes, blocks, yields=yields, trace=ask.trace
+            )
+            part.ticket = arrival.ticket
             self._answer(ask, need, part.ticket)
             return
         self._answer(ask, need, b"")

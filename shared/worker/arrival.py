@@ -18,6 +18,7 @@ class Arrival:
     book: Ticket
     enough: int  # leading blocks at which it counts as complete: all of them, or an alignment's prompt
     since: float = 0.0  # when it was opened
+    trace: str = ""
     sender: str | None = None  # the node whose chunks came last
     given_up: bool = False  # its sender has dropped it, or was lost: nobody else sends under this ticket
     unreported: int = 0  # bytes verified since the last report

@@ -251,6 +251,7 @@ class Decoding:
 
     def _extend(self, now: float, part: Part) -> None:
         part.stage = Stage.EXTENDING
+        part.extended_at = now
         if not self._compute(now, part, Goal.EXTEND):
             return
         if self._seats.caught_up(part):
@@ -259,6 +260,7 @@ class Decoding:
     def _own(self, now: float, part: Part) -> None:
         if self._compute(now, part, Goal.OWN):
             part.stage = Stage.OWNING
+            part.owned_at = now
             part.catching = None
             self._site.count("ownerships_total")
 
@@ -297,6 +299,7 @@ class Decoding:
         part.known.ids.append(event.id)
         part.given += 1
         part.made += 1
+        part.first_at = part.first_at or self._site.journal.now
         logprob = asked.wire_logprob(event.logprob, event.top)
         if logprob is not None:
             part.logprobs[event.position] = logprob
@@ -312,6 +315,8 @@ class Decoding:
     def _caught_up(self, part: Part, upto: int) -> None:
         if part.catching is not None and upto >= part.catching[1]:
             self._site.outbox.send(part.ask.router, CaughtUp(part.rid, part.catching[0], upto))
+            journal, ids = self._site.journal, upto - part.ask.prompt_len
+            journal.span("catch up", part.ask.trace, part.rid, part.extended_at, journal.now, ids=ids)
             part.catching = None
 
     def on_finished(self, now: float, part: Part, event: Finished) -> None:
@@ -319,8 +324,9 @@ class Decoding:
         part.finished = (event.at, event.reason)
         self.tell(now, part, Told.FINISHED)
 
-    def _ended(self, now: float, part: Part) -> None:  # noqa: ARG002 - one signature for all acts
+    def _ended(self, now: float, part: Part) -> None:
         part.stage = Stage.ENDED
+        part.ended_at = now
         self._seats.leave(part)
         self._send_finished(part)
 
@@ -374,6 +380,19 @@ class Decoding:
         self._site.outbox.send(part.ask.router, message)
         self.end(part, f"failed: {reason}")
 
+    def _trace(self, part: Part, error: str) -> None:
+        """What it did as owner: main decode first computes what it lacks, then it draws, as a relay does."""
+        if not part.owned_at:
+            return
+        journal, ask = self._site.journal, part.ask
+        end = part.ended_at or journal.now
+        drawn = part.first_at or end
+        relay = self._site.role is Role.RELAY
+        if not relay:
+            journal.span("cut", ask.trace, part.rid, part.owned_at, drawn, term=part.own_term)
+        name, start = ("relay decode", part.owned_at) if relay else ("main decode", drawn)
+        journal.span(name, ask.trace, part.rid, start, end, error, tokens=part.made, term=part.own_term)
+
     def end(self, part: Part, outcome: str = "released") -> None:
         """Nothing of the request is left here but cache."""
         self._site.journal.write(
@@ -388,6 +407,7 @@ class Decoding:
             known_tokens=len(part.known),
             made_tokens=part.made,
         )
+        self._trace(part, "" if outcome == "released" else outcome)
         del self._parts[part.rid]
         self._seats.leave(part)
         blocks = part.blocks

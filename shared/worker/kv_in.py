@@ -80,7 +80,16 @@ class KvIn:
         """
         return self.ledger.on_its_way(hashes, have, yields=yields)
 
-    def open(self, rid: Rid, router: str, hashes: list[bytes], blocks: list[int], *, yields: bool) -> Arrival:
+    def open(
+        self,
+        rid: Rid,
+        router: str,
+        hashes: list[bytes],
+        blocks: list[int],
+        *,
+        yields: bool,
+        trace: str = "",
+    ) -> Arrival:
         """Expect the blocks after `blocks`, whose pins pass to the ticket. There is room: the caller has
         looked.
         """
@@ -89,7 +98,7 @@ class KvIn:
         self._site.pool.promise(("in", ticket), missing)
         book = self.ledger.open(ticket, rid, hashes, blocks, ("in", ticket), yields=yields)
         arrival = self._arrivals[ticket] = Arrival(
-            ticket, rid, router, book, len(hashes), self._site.journal.now
+            ticket, rid, router, book, len(hashes), self._site.journal.now, trace
         )
         self._site.count("transfers_in_total")
         return arrival
@@ -117,6 +126,17 @@ class KvIn:
             blocks=arrival.book.published,
             bytes=arrival.landed_bytes,
             damaged=arrival.damaged,
+        )
+        self._site.journal.span(
+            "KV received",
+            arrival.trace,
+            arrival.rid,
+            arrival.since,
+            self._site.journal.now,
+            "" if outcome in ("complete", "released") else outcome,
+            sender=arrival.sender or "",
+            blocks=arrival.book.published,
+            bytes=arrival.landed_bytes,
         )
         blocks = self.ledger.close(arrival.book)
         self._site.pool.unpromise(("in", arrival.ticket))

@@ -21,6 +21,7 @@ from shared.wire.messages import (
     KvChunk,
     Missing,
     Rid,
+    Role,
     TransferClass,
 )
 from shared.wire.port import OutChunk
@@ -341,6 +342,27 @@ class KvOut:
     def _end_carriage(self, transfer: Transfer, blocks: list[int]) -> None:
         self._changed(self._carriage.end(transfer, blocks, self._open.values()))
 
+    def _trace(self, transfer: Transfer, outcome: str) -> None:
+        """How long it took. One that outlived its request is an alignment."""
+        journal = self._site.journal
+        if not journal.tracing:
+            return
+        relay = self._site.peers.role(transfer.target) is Role.RELAY
+        journal.span(
+            "alignment" if transfer.cls is TransferClass.ALIGNMENT else "KV transfer",
+            transfer.trace,
+            transfer.rid,
+            transfer.opened_at,
+            journal.now,
+            "" if outcome in ("complete", "released", "gone") else outcome,
+            road="LAN" if relay else "WAN",
+            line=self._site.line_of(transfer.target),
+            target=transfer.target,
+            cls=transfer.cls.name.lower(),
+            blocks=len(transfer.wanted),
+            bytes=transfer.total_bytes - transfer.unsent_bytes,
+        )
+
     def close(self, transfer: Transfer, outcome: str = "released") -> None:
         """End a transfer and its pins. Chunks that are being written keep theirs."""
         self._site.journal.write(
@@ -354,6 +376,7 @@ class KvOut:
             blocks=len(transfer.wanted),
             bytes=transfer.acked_bytes,
         )
+        self._trace(transfer, outcome)
         self.alignments.lost(transfer.ticket)
         del self._open[transfer.ticket]
         tickets = self._by_rid[transfer.rid]

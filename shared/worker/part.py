@@ -94,6 +94,10 @@ class Part:
     orphan: bool = False  # its router's session ended; nobody has asked for it since
     finished: tuple[int, str] | None = None  # (log length, reason)
     logprobs: dict[int, TokenLogprob] = field(default_factory=dict)  # by position, of own ids
+    extended_at: float = 0.0  # when the catching-up that goes on began
+    owned_at: float = 0.0  # when it was made owner; 0.0: never
+    first_at: float = 0.0  # when it drew its first id as that
+    ended_at: float = 0.0  # when it drew the last one
 
     @property
     def rid(self) -> Rid:

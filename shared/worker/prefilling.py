@@ -219,6 +219,18 @@ class Prefilling:
         self._emit(prompt)
         self._tell_relays(prompt)
         self._done(now, prompt)
+        self._trace(now, prompt)
+
+    def _trace(self, now: float, prompt: Prompt, error: str = "") -> None:
+        """How long it waited and was computed."""
+        journal, ask = self._site.journal, prompt.ask
+        begun = prompt.begun_at or now
+        cached = prompt.cached * self._site.block_tokens
+        journal.span("queue", ask.trace, ask.rid, ask.since, begun)
+        if prompt.begun_at:
+            journal.span(
+                "prefill", ask.trace, ask.rid, begun, now, error, tokens=len(ask.ids), cached_tokens=cached
+            )
 
     def on_finished(self, event: Finished) -> None:
         """The drawn id ends the request: the router counts it with this term."""
@@ -368,6 +380,8 @@ class Prefilling:
             known_tokens=len(prompt.ask.ids),
             cached_tokens=prompt.cached * self._site.block_tokens,
         )
+        if prompt.drawn is None:
+            self._trace(self._site.journal.now, prompt, outcome)
         self._leave_engine(prompt)
         self._let_go(prompt)
         self._site.timers.clear(("backstop", rid))

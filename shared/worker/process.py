@@ -21,6 +21,8 @@ from shared.kv.hashing import chain_root
 from shared.kv.pool import BlockPool
 from shared.runtime.metrics import make_registry
 from shared.runtime.settings import MeshConfig, NodeConfig, split_address
+from shared.runtime.settings_told import told
+from shared.runtime.tracing import Tracer, make_tracer
 from shared.runtime.web import WebServer, status_app
 from shared.transport.compression import encoding_of
 from shared.transport.endpoint import Endpoint
@@ -51,10 +53,15 @@ class WorkerProcess:
         self._role = Role(node.role)
         self._changed = asyncio.Event()
         self._log = structlog.get_logger()
+        self._tracer: Tracer | None = None
 
     async def start(self) -> None:
         """Load and warm up the model, then listen and dial."""
-        built = await asyncio.to_thread(self._load, self._mesh, self._node)
+        node = self._node
+        self._tracer = make_tracer(
+            self._mesh.tracing, node=node.name, role=node.role, datacenter=node.datacenter
+        )
+        built = await asyncio.to_thread(self._load, self._mesh, node)
         grammars = await asyncio.to_thread(self._load_grammars)
         self._assemble(built, grammars)
         await self._steps.warm_up()
@@ -95,6 +102,9 @@ class WorkerProcess:
             await self._compiling.close()
         if self._web is not None:
             await self._web.stop()
+        if self._tracer is not None:
+            self._tracer.emit(self.worker.take_spans())
+            await asyncio.to_thread(self._tracer.close)
 
     def _load_grammars(self) -> Grammars | None:
         """Prepare the vocabulary for grammars; a tokenizer that does not allow it serves without them."""
@@ -141,6 +151,8 @@ class WorkerProcess:
             landed=runner.landed,
         )
         self.worker.after = self._after
+        if self._tracer is not None:
+            self.worker.record_spans()
         self._counted = runner
         self._steps = EngineLoop(self._engine, runner, self._on_events, time.monotonic)
         self._endpoint = Endpoint(
@@ -201,6 +213,8 @@ class WorkerProcess:
         self._changed.set()
         for kind, facts in self.worker.take_journal():
             self._log.info("ended", kind=kind, **facts)
+        if self._tracer is not None:
+            self._tracer.emit(self.worker.take_spans())
         if self._engine.has_work:
             self._steps.wake()
 

@@ -39,6 +39,7 @@ class Transfer:
         self.have = attach.have
         self.upto = attach.upto
         self.opened_at = now
+        self.trace = attach.trace
         self.held: dict[int, int] = {}
         self.published = attach.have
         self.waits_report = False

@@ -15,6 +15,7 @@ from shared.engine.events import EngineEvent
 from shared.kv.layout import KvLayout
 from shared.kv.pool import BlockPool
 from shared.policy.config import LinePolicy, LinkPolicy, WorkerPolicy
+from shared.runtime.tracing import Span
 from shared.wire.messages import Announce, KvChunk, Message, Role
 from shared.wire.port import Instruction, OutChunk, PeerInfo
 from shared.worker.orders import Orders
@@ -236,6 +237,14 @@ class Worker:
     def take_journal(self) -> list[tuple[str, dict[str, Any]]]:
         """One (event, facts) for each request and transfer that ended since the last call, for the log."""
         return self.site.journal.take()
+
+    def record_spans(self) -> None:
+        """Somebody takes spans from now on."""
+        self.site.journal.tracing = True
+
+    def take_spans(self) -> list[Span]:
+        """Stretches of recorded requests' time that ended since the last call."""
+        return self.site.journal.take_spans()
 
     def lines(self, now: float) -> dict[str, LineLoad]:
         """What waits for each line."""

@@ -33,6 +33,7 @@ from services.router.front.openai import Ask as CommonAsk
 from services.router.front.openai import ChatAsk, CompletionAsk, DetokenizeAsk, TokenizeAsk
 from services.router.front.openapi.document import openapi_route
 from services.router.front.prompts import Prompts
+from services.router.front.recording import Recording
 from services.router.front.responses.bodies import ResponsesAsk
 from services.router.front.responses.endpoint import ResponsesEndpoint
 from services.router.front.responses.memory import ResponseMemory
@@ -63,6 +64,8 @@ class Front:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     random_bits: Callable[[int], int] = secrets.randbits
+    recording: Recording | None = None
+    """Where traces go; None: nowhere."""
 
 
 def create_app(front: Front) -> Starlette:
@@ -81,6 +84,7 @@ def create_app(front: Front) -> Starlette:
         healthy=front.healthy,
         clock=front.clock,
         random_bits=front.random_bits,
+        recording=front.recording,
     )
     desk = Desk(rules, measures)
     handlers: dict[Any, Any] = {HTTPException: desk.no_route, Exception: desk.crash}
@@ -123,6 +127,7 @@ def _model(front: Front, served: Served, prompts: Prompts, measures: Measures, k
         wall=front.wall,
         random_bits=front.random_bits,
         log=structlog.get_logger(),
+        recording=front.recording,
     )
     facts = served.tokenizer.facts
     habits = read_habits(

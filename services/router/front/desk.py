@@ -22,6 +22,7 @@ from services.router.front.intake import Call, echo_id, read_body, read_call
 from services.router.front.keys import Keys
 from services.router.front.measures import Measures
 from services.router.front.openai import read
+from services.router.front.recording import Recording
 from services.router.front.unbuilt import ENDPOINTS
 from shared.errors import MeshError
 
@@ -45,6 +46,8 @@ class Rules:
     healthy: Callable[[], str]
     clock: Callable[[], float]
     random_bits: Callable[[int], int]
+    recording: Recording | None = None
+    """None: no traces are recorded."""
 
 
 class Desk:
@@ -78,12 +81,14 @@ class Desk:
         """Behind keys, with errors in their shape and the status counted."""
 
         dialect = MESSAGES if _is_messages(path) else OPENAI
+        recording = self._rules.recording
 
         async def answer(request: Request) -> Response:
             name = self._name(request)
             try:
                 now = self._rules.clock()
-                call = read_call(request, self._rules.keys, name=name, now=now)
+                begin = None if recording is None else recording.begin
+                call = read_call(request, self._rules.keys, name=name, now=now, begin=begin)
                 response = await serve(request, call)
             except MeshError as error:
                 response = error_response(error, {"x-request-id": name}, dialect)
@@ -95,6 +100,9 @@ class Desk:
                     code=error.code,
                     reason=str(error)[:300],
                 )
+                if recording is not None and call is not None:
+                    facts = {"request_id": name, "endpoint": path, "code": error.code}
+                    recording.ended(call, self._rules.clock(), response.status_code, facts)
             except ClientDisconnect:
                 response = Response(status_code=CLOSED)
             self._measures.answered(path, response.status_code)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
@@ -13,9 +14,9 @@ from starlette.requests import Request
 
 from services.router.front.keys import Keys, Tenant
 from shared.errors import BodyTimeout, BodyTooLarge, InvalidRequest, UnsupportedBody
+from shared.runtime.tracing import parse
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,256}")
-_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 WITHOUT = frozenset({"relay", "singular", "local", "splice"})
 """What the header `X-PDD-Without` may switch off for one request."""
 
@@ -33,9 +34,11 @@ class Call:
     timeout: float
     """X-Request-Timeout in seconds; 0: none."""
     parent: str
-    """W3C trace context (`traceparent`); "" for none."""
+    """W3C trace context (`traceparent`) of what is done for this request; "" for none."""
     started: float
     """The loop's clock when the request came."""
+    client: str = ""
+    """The client's own `traceparent`, where this router records traces and `parent` names its own span."""
 
     def deadline(self, field: float | None) -> float:
         """Seconds the request may take: the smaller of header and body field; 0: the policy's default."""
@@ -49,19 +52,30 @@ def echo_id(request: Request, fresh: str) -> str:
     return given if _REQUEST_ID.fullmatch(given) else fresh
 
 
-def read_call(request: Request, keys: Keys, *, name: str, now: float) -> Call:
-    """Check the headers. Raises BadKey, InvalidRequest."""
+def read_call(
+    request: Request,
+    keys: Keys,
+    *,
+    name: str,
+    now: float,
+    begin: Callable[[str], str] | None = None,
+) -> Call:
+    """Check the headers. Raises BadKey, InvalidRequest. `begin` makes a span of its own for the request,
+    under the client's where there is one."""
     headers = request.headers
     tenant = keys.tenant(_key(headers))
     parent = headers.get("traceparent", "")
+    if parse(parent) is None:
+        parent = ""
     return Call(
         tenant=tenant,
         echo_id=name,
         trace=headers.get("x-pdd-trace", "") == "1",
         without=_without(headers.get("x-pdd-without", "")),
         timeout=_timeout(headers.get("x-request-timeout")),
-        parent=parent if _TRACE_PARENT.fullmatch(parent) else "",
+        parent=begin(parent) if begin is not None else parent,
         started=now,
+        client=parent if begin is not None else "",
     )
 
 

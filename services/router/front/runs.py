@@ -22,7 +22,8 @@ from services.router.front.measures import Measures
 from services.router.front.openai import Ask, StreamOptions
 from services.router.front.prompts import Prompt, Prompts, Style
 from services.router.front.reading.formats import Reading
-from services.router.front.sampling import Limits, build_sampling, check_length, output_room
+from services.router.front.recording import Recording
+from services.router.front.sampling import Limits, build_sampling, check_length, check_scores, output_room
 from services.router.front.structure.trial import Trials
 from services.router.front.unbuilt import refuse_unbuilt
 from services.router.requests import GenerationRequest
@@ -72,6 +73,7 @@ class Runs:
         wall: Callable[[], float],
         random_bits: Callable[[int], int],
         log: structlog.typing.FilteringBoundLogger,
+        recording: Recording | None = None,
     ) -> None:
         self.prompts = prompts
         self.trials = Trials(prompts.tokenizer)
@@ -88,6 +90,7 @@ class Runs:
         self._wall = wall
         self._random_bits = random_bits
         self._log = log
+        self._recording = recording
 
     def new_id(self, kind: str) -> str:
         """A name for something that clients refer to."""
@@ -230,6 +233,9 @@ class Runs:
         if generation.failure is not None:
             facts |= {"code": generation.failure.code, "reason": str(generation.failure)}
         self._log.info("request", **facts)
+        if self._recording is not None:
+            error = "" if outcome.ended == "finished" else outcome.ended
+            self._recording.ended(call, call.started + seconds, outcome.status, facts, error)
 
 
 _ROAD = ("pipeline", "nodes", "md_hit_tokens", "eager_tokens", "handoff_bytes", "cut", "reasons")
@@ -242,4 +248,4 @@ def _road(trace: Mapping[str, Any]) -> dict[str, Any]:
 
 def headers_for(call: Call) -> dict[str, str]:
     """Headers of every answer."""
-    return {"x-request-id": call.echo_id}
+    return {"x-request-id": call.echo_id, **({"traceparent": call.parent} if call.parent else {})}
