@@ -28,9 +28,6 @@ from shared.wire.messages import (
     TransferClass,
 )
 
-GIVE_UP = 60.0
-"""Seconds that one session's transfer may take."""
-
 PAUSE = 1.0
 """Seconds after a refusal until the next session is tried."""
 
@@ -93,7 +90,7 @@ class Rewarm:
     def next_at(self) -> float | None:
         """When `tick` is wanted."""
         times = [
-            target.next_at if target.now is None else target.now.since + GIVE_UP
+            target.next_at if target.now is None else target.now.since + self._mesh.policy.rewarm_most
             for target in self._targets.values()
         ]
         return min(times, default=None)
@@ -102,7 +99,7 @@ class Rewarm:
         """Begin what is due, give up what takes too long."""
         for target in list(self._targets.values()):
             if target.now is not None:
-                if now >= target.now.since + GIVE_UP:
+                if now >= target.now.since + self._mesh.policy.rewarm_most:
                     self._mesh.count("rewarm_dropped_total")
                     self._end(target, target.now)
             elif now >= target.next_at:
@@ -133,7 +130,7 @@ class Rewarm:
             priority=0,
             prompt_len=tokens,
             sampling=Sampling(max_pos=tokens + 1, seed=0),
-            remaining_ms=int(1000 * GIVE_UP),
+            remaining_ms=int(1000 * self._mesh.policy.rewarm_most),
             purpose=Purpose.WARM,
             parked=True,
         )

@@ -44,9 +44,6 @@ from shared.wire.messages import Role
 from shared.wire.port import Instruction
 from shared.worker.links import key_file, line_specs, mesh_key, route_to, tls_files
 
-_COMPARE_WAIT = 10.0
-"""Seconds that workers have to say what they hold."""
-
 _RTT_EVERY = 1.0
 """Seconds between looks at the round trips that the links have measured."""
 
@@ -130,6 +127,10 @@ class RouterService:
         self.http_port = await self._web.start()
         names = [model.name for model in models]
         self._log.info("listening", port=self.port, http=self.http_port, models=names)
+        policy = self._mesh.policy
+        sections = told(link=policy.link, line=policy.line, router=policy.router, http=self._mesh.http)
+        for section, values in sections:
+            self._log.info("policy", section=section, **values)
 
     async def _served(self, model: ModelConfig) -> Served:
         """A model's name and tokenizer, and what the core says of it."""
@@ -208,7 +209,7 @@ class RouterService:
         self.core.compare()
         self._endpoint.perform(time.monotonic())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_COMPARE_WAIT):
+            async with asyncio.timeout(self._mesh.policy.router.compare_wait):
                 while self.core.comparing:
                     self._changed.clear()
                     await self._changed.wait()

@@ -23,9 +23,6 @@ NOTHING_SMALL = 1 << 62
 """Bytes, more than any transfer has, that stand for the shortest of a sender with nothing to send now: what
 it has is sent and waits for acknowledgement, or is not computed yet."""
 
-TTL = 1.0
-"""Seconds that a share counts without being renewed."""
-
 
 class Sharing:
     """Sends shares while there is something to share; the transport of each sender obeys."""
@@ -67,7 +64,7 @@ class Sharing:
         dealt = shares(line.rate, reports, horizon=HORIZON)
         for node, share in dealt.items():
             self._seq += 1
-            ttl = int(1000 * TTL)
+            ttl = int(1000 * self._mesh.policy.share_ttl)
             part = share.oldest_part
             self._mesh.send(node, LineShare(line.name, share.rate, self._seq, ttl, len(dealt), part))
         return bool(dealt)

@@ -93,6 +93,16 @@ class WorkerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Part of P's pool, and of MD's promises, that alignments may hold."""
     owner_stall: float = 10.0
     """Seconds an owner may be without a step before the router takes it as lost."""
+    landing_patience: float = 0.5
+    """Seconds without a byte after which a new owner waits no longer for its transfer: it computes the
+    rest."""
+    report_wait: float = 1.0
+    """Seconds after a break that a sender waits for the receiver's report before it sends again all that was
+    not reported."""
+    ask_again: float = 1.0
+    """Seconds after which blocks that were asked for, and did not begin to come, are asked for again."""
+    hung_step: float = 120.0
+    """Seconds that one step may take before /health says so."""
     backstop: float = 5.0
     """Seconds a worker's own timer adds to remaining_ms."""
     orphan_pause: float = 2.0
@@ -151,6 +161,12 @@ class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Recent sessions whose ids are kept for re-warming and splicing."""
     rewarm_share: float = 0.3
     """Part of the line that re-warming a cold MD may use."""
+    rewarm_most: float = 60.0
+    """Seconds that the transfer of one re-warmed session may take."""
+    share_ttl: float = 1.0
+    """Seconds that a sender obeys its share of a line without a new one."""
+    compare_wait: float = 10.0
+    """Seconds that workers have to say what they hold, where the index is compared with them."""
     drain: float = 30.0
     """Seconds that streams are served after SIGTERM."""
     replace_wait: float = 30.0

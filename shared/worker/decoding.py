@@ -33,9 +33,6 @@ from shared.worker.seats import Seats
 from shared.worker.sources import SourceState
 from shared.worker.worker_site import Site
 
-PATIENCE = 0.5
-"""Seconds without a byte after which a new owner waits no longer for its transfer."""
-
 
 class Decoding:
     """All requests of one decoder; the `Source` of its transfers."""
@@ -225,7 +222,8 @@ class Decoding:
         if arrival is None:
             return
         lacking = (part.upto - arrival.book.published) * self._site.block_tokens
-        until = arrival.landed_at + PATIENCE  # compared as it is set: a difference could round to less
+        # Compared as it is set: a difference could round to less.
+        until = arrival.landed_at + self._site.policy.landing_patience
         if lacking <= self._site.policy.local_tokens or now >= until:
             self._go_alone(now, part)
         else:

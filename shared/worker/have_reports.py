@@ -15,9 +15,6 @@ from shared.wire.messages import Have, Rid
 from shared.worker.arrival import Arrival
 from shared.worker.worker_site import Site
 
-ASK_AGAIN = 1.0
-"""Seconds after which blocks that were asked for, and did not begin to come, are asked for again."""
-
 MOST_WAITS = 5
 """How often in a row that is put off while other bytes come in."""
 
@@ -56,7 +53,7 @@ class HaveReports:
             return
         nodes = self._senders(arrival)
         if not nodes:
-            self._site.timers.set(("have", arrival.ticket), now + ASK_AGAIN)
+            self._site.timers.set(("have", arrival.ticket), now + self._site.policy.ask_again)
             return
         report = self._ledger.report(arrival.book)
         needs = {*again, *(block for first, end in report.needs for block in range(first, end))}
@@ -88,7 +85,7 @@ class HaveReports:
 
     def _wait(self, now: float, arrival: Arrival) -> None:
         arrival.asked_at = self._site.counters["kv_bytes_in_total"]
-        self._site.timers.set(("ask", arrival.ticket), now + ASK_AGAIN)
+        self._site.timers.set(("ask", arrival.ticket), now + self._site.policy.ask_again)
 
     def complete(self, arrival: Arrival) -> None:
         """Every block is here: sender and router are told."""

@@ -34,11 +34,6 @@ from shared.worker.sources import MAY_COME, Source, SourceState
 from shared.worker.transfer import Transfer
 from shared.worker.worker_site import Site
 
-REPORT_WAIT = 1.0
-"""Seconds after a break that a sender waits for the receiver's report before it sends everything unreported
-again.
-"""
-
 ENDED_KEPT = 1024
 """Tickets that are remembered after their end, so that a late Attach does not open them again."""
 
@@ -252,7 +247,7 @@ class KvOut:
 
     def _await_report(self, now: float, transfer: Transfer) -> None:
         transfer.waits_report = True
-        self._site.timers.sooner(("report", transfer.ticket), now + REPORT_WAIT)
+        self._site.timers.sooner(("report", transfer.ticket), now + self._site.policy.report_wait)
         self.queues.stir(transfer)
 
     # --- time -----------------------------------------------------------------------------------------------

@@ -37,9 +37,6 @@ from shared.worker.parts import Built, build, first_announce
 from shared.worker.send_queues import NOTHING
 from shared.worker.worker import Worker
 
-_HUNG = 120.0
-"""Seconds that one step may take before /health says so."""
-
 
 class WorkerProcess:
     """A `Service` of role prefill, relay or main_decode."""
@@ -274,15 +271,14 @@ class WorkerProcess:
     def healthy(self) -> str:
         """Why this process should be restarted; "" while it need not."""
         since = self._steps.step_since
-        if since is not None and time.monotonic() - since > _HUNG:
+        if since is not None and time.monotonic() - since > self._mesh.policy.worker.hung_step:
             return f"a step has been running for {time.monotonic() - since:.0f} s"
         return ""
 
     def _tell_settings(self) -> None:
         """Log every time-out that is in force, once."""
-        for section in ("link", "line", "worker"):
-            policy = getattr(self._mesh.policy, section)
-            values = {key: getattr(policy, key) for key in policy.__struct_fields__}
+        policy = self._mesh.policy
+        for section, values in told(link=policy.link, line=policy.line, worker=policy.worker):
             self._log.info("policy", section=section, **values)
 
 
