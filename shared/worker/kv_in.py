@@ -143,6 +143,14 @@ class KvIn:
         self._reports.ended(arrival)
         return blocks
 
+    def reclass(self, ticket: bytes, cls: TransferClass) -> None:
+        """The ticket's transfer has another class: what is parked does not keep others from their blocks."""
+        arrival = self._arrivals.get(ticket)
+        if arrival is not None and ticket not in self.alignments:
+            yields = cls not in URGENT
+            if arrival.book.yields is not yields:
+                self.ledger.set_yields(arrival.book, yields)
+
     def align(self, now: float, ticket: bytes, enough: int) -> None:
         """The ticket's request has ended: it goes on alone until `enough` leading blocks are published."""
         arrival = self._arrivals[ticket]
@@ -163,14 +171,6 @@ class KvIn:
     def on_missing(self, ticket: bytes) -> None:
         """The sender has dropped an alignment; that it is one may be told later, by the router. Others that
         waited for its blocks ask for them themselves.
-    def reclass(self, ticket: bytes, cls: TransferClass) -> None:
-        """The ticket's transfer has another class: what is parked does not keep others from their blocks."""
-        arrival = self._arrivals.get(ticket)
-        if arrival is not None and ticket not in self.alignments:
-            yields = cls not in URGENT
-            if arrival.book.yields is not yields:
-                self.ledger.set_yields(arrival.book, yields)
-
         """
         arrival = self._arrivals.get(ticket)
         if arrival is not None:
