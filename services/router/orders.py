@@ -116,10 +116,10 @@ class Orders:
         payload = b"" if source.holds_rid else b"".join(r.hashes(leg.upto * r.pool.block_tokens))
         self._mesh.send(source.node, message, payload)
         again = leg.source is source
-        leg.source, leg.source_tried, leg.cls = source, True, cls
-        if not again:
         if again and TransferClass.PARKED in (leg.cls, cls):
             self._mesh.send(leg.node, message)
+        leg.source, leg.source_tried, leg.cls = source, True, cls
+        if not again:
             r.trace.mark("main_attached" if leg.role is Role.MAIN else "relay_attached", now)
             self._book_transfer(now, r, leg, source)
 
