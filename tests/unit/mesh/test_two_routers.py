@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shared.wire import messages as m
+from tests.support.mesh import BLOCK_TOKENS
 from tests.support.mesh_client import Client
-from tests.support.whole_mesh import BLOCK_BYTES, BLOCK_TOKENS, WholeMesh, policy, prompt
+from tests.support.whole_mesh import BLOCK_BYTES, WholeMesh, policy, prompt
 
 RELAYED = policy(md_local_tokens=0, singular=False, relay_margin=-10.0)
 PROMPT = prompt(80)
@@ -35,7 +36,7 @@ def test_each_sees_the_index_that_the_workers_are() -> None:
 
 def test_the_next_turn_may_go_through_the_other_router() -> None:
     mesh = two(wan=20e3)
-    first = mesh.submit(PROMPT, 12, router="r")
+    first = mesh.submit(PROMPT, 250, router="r")
     mesh.finish()
     mesh.settle()
     sent = mesh.wan_bytes
@@ -43,7 +44,9 @@ def test_the_next_turn_may_go_through_the_other_router() -> None:
     mesh.finish()
     assert second.pipeline == "MD"
     assert second.trace["nodes"]["main_decode"] == first.trace["nodes"]["main_decode"]
-    assert second.trace["md_hit_tokens"] == 22 * BLOCK_TOKENS, "prompt and answer of the first turn"
+    assert second.trace["md_hit_tokens"] >= len(first.log) - BLOCK_TOKENS, (
+        "prompt and answer of the first turn"
+    )
     assert mesh.wan_bytes == sent
     mesh.settle()
 
@@ -86,9 +89,8 @@ def test_a_word_about_the_other_s_request_changes_nothing() -> None:
     mesh.until_ids(client, 4)
     stranger = mesh.routers["s"]
     for name in mesh.workers:
-        mesh.sim.call(
-            mesh.sim.nodes["s"], lambda name=name: stranger.mesh.send(name, m.Release(client.rid, 1 << 40))
-        )
+        stranger.mesh.send(name, m.Release(client.rid, 1 << 40))
+    mesh.sim.perform(mesh.sim.nodes["s"])
     mesh.finish(client)
     assert sum(mesh.counters(name)["unexpected_messages_total"] for name in mesh.workers) == 3
     mesh.settle()
