@@ -113,8 +113,7 @@ class Failures:
         if now >= r.deadline:
             self._endings.fail(now, r, DeadlineExceeded("the request's deadline has passed"))
         elif failed.reason is FailReason.GRAMMAR:
-            said = failed.detail or "the grammar cannot be followed"
-            self._endings.fail(now, r, InvalidRequest(f"{said}; ask for a simpler structure", "grammar"))
+            self._endings.fail(now, r, InvalidRequest(failed.detail or "the grammar cannot be followed"))
         elif row.fault:
             self._failed_one(
                 now, r, leg, f"{failed.reason}: {failed.detail}" if failed.detail else failed.reason

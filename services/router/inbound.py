@@ -34,6 +34,7 @@ from shared.wire.messages import (
     Release,
     Rid,
     Role,
+    TokenLogprob,
     TokenRow,
     TokensOut,
 )
@@ -167,7 +168,7 @@ class Inbound:
             self._mesh.count("stale_rows_total")
         if outcome.took_over:
             self._took_over(now, r)
-        self._emit(now, r, outcome)
+        self._emit(now, r, outcome, row.prompt)
         if r.log.end is not None and not outcome.stale:
             self._endings.finish(now, r, r.log.end)
         elif outcome.fault is not None:
@@ -188,7 +189,9 @@ class Inbound:
         leg = r.legs[r.log.current]
         self._cuts.started(now, r, leg)
 
-    def _emit(self, now: float, r: Request, outcome: Outcome) -> None:
+    def _emit(
+        self, now: float, r: Request, outcome: Outcome, scores: tuple[TokenLogprob, ...] | None
+    ) -> None:
         for term, run in outcome.runs:
             leg = r.legs[term]
             r.progressed()
@@ -202,7 +205,7 @@ class Inbound:
                 if leg.role is Role.MAIN:
                     r.trace.mark("main_first", now)
                     r.trace.enter(Stage.DECODE, now)
-            self._mesh.emit(r.rid, Tokens(run.start, run.ids, run.logprobs, leg.role))
+            self._mesh.emit(r.rid, Tokens(run.start, run.ids, run.logprobs, leg.role, scores))
             self._mesh.count(f"tokens_{leg.role}_total", len(run.ids))
 
     def finished(self, now: float, node: str, message: Finished) -> None:

@@ -79,6 +79,7 @@ class Orders:
             sampling=r.sampling,
             remaining_ms=_remaining(now, r),
             trace=r.spec.trace,
+            scores=r.spec.scores if not r.log.made else -1,
         )
         self._mesh.send(node, message, pack_ids(r.log.ids))
         hashes = r.hashes(leg.base)

@@ -47,6 +47,9 @@ class GenerationRequest:
     """Served name of the model; "" where any will do."""
     trace: str = ""
     """Opaque trace context that travels in the messages."""
+    scores: int = -1
+    """How many best ids are wanted beside each id of the prompt, with log-probabilities; -1: none are. Only
+    prefill gives them: such a request allows no relay and nothing local."""
 
     @property
     def kind(self) -> str:
@@ -62,6 +65,7 @@ class Tokens:
     ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None  # as long as ids where asked for
     owner: Role  # who drew them
+    prompt: tuple[TokenLogprob, ...] | None = None  # with the first: of the prompt's ids, where asked for
 
 
 @dataclass(frozen=True, slots=True)

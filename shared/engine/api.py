@@ -58,6 +58,10 @@ class WorkItem:
     ids: tuple[int, ...]
     blocks: tuple[int, ...]  # pool blocks of positions 0 .. start + len(ids) - 1, in order
     draw: Draw | None = None
+    following: tuple[int, ...] = ()
+    """Ids whose log-probability is wanted: each follows one of `ids`, from the first on."""
+    best: int = 0
+    """How many of the best ids are wanted beside each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class StepResult:
 
     drawn: tuple[Drawn | Exception | None, ...]
     seconds: float
+    scores: Mapping[int, tuple[Drawn, ...]] = field(default_factory=dict)
+    """By the item's place in the plan: of its `following` ids."""
 
 
 def step_failed(plan: StepPlan, error: Exception, seconds: float) -> StepResult:

@@ -57,7 +57,7 @@ class ConstrainedRunner:
         if not faults:
             return result
         drawn = [faults.get(at, outcome) for at, outcome in enumerate(result.drawn)]
-        return StepResult(tuple(drawn), result.seconds)
+        return dataclasses.replace(result, drawn=tuple(drawn))
 
     def close(self) -> None:
         self._walks.clear()

@@ -11,13 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from shared.engine.api import Draw, Drawn, Gate, StepPlan, StepResult, WorkItem, ids_of, written_of
-from shared.engine.events import BlocksReady, EngineEvent, Extended, Fault, Finished, Sampled, Starved
+from shared.engine.events import (
+    BlocksReady,
+    EngineEvent,
+    Extended,
+    Fault,
+    Finished,
+    Sampled,
+    Scored,
+    Starved,
+)
 from shared.engine.meter import EngineStats, Meter
 from shared.engine.pace import Pace
 from shared.engine.scheduler import Scheduler
 from shared.engine.sequence import Goal, Phase, Sequence, SequenceSpec, Turn
 from shared.engine.tables import Tables
-from shared.errors import BadGrammar, InvalidRequest, InvariantBroken, NanLogits
+from shared.errors import BadGrammar, InvalidRequest, InvariantBroken, NanLogits, NotBuilt
 from shared.kv.pool import BlockPool
 from shared.policy.config import WorkerPolicy
 
@@ -169,9 +178,11 @@ class Engine:
         self._flying = None
         self._meter.applied(now, plan, result)
         self._pace.applied(plan, result)
-        for item, drawn in zip(plan.items, result.drawn, strict=True):
+        for at, (item, drawn) in enumerate(zip(plan.items, result.drawn, strict=True)):
             sequence = self._sequences[item.seq]
             sequence.flying = False
+            if item.following and not isinstance(drawn, Exception):
+                drawn = self._scored(sequence, result.scores.get(at), drawn)
             if isinstance(drawn, Exception):
                 self._fault(sequence, drawn)
             else:
@@ -223,7 +234,11 @@ class Engine:
         used = self._tables.blocks_for(end)
         if used < len(blocks):
             blocks = blocks[:used]
-        return WorkItem(sequence.number, start, tuple(sequence.ids[start:end]), blocks, draw)
+        following: tuple[int, ...] = ()
+        if sequence.scores >= 0:
+            following = tuple(sequence.ids[start + 1 : min(end + 1, sequence.prompt_len)])
+        ids = tuple(sequence.ids[start:end])
+        return WorkItem(sequence.number, start, ids, blocks, draw, following, max(0, sequence.scores))
 
     # --- results --------------------------------------------------------------------------------------------
 
@@ -237,6 +252,17 @@ class Engine:
                 self._append(sequence, drawn)
         if not sequence.ending:
             self._settle(sequence)
+
+    def _scored(
+        self, sequence: Sequence, scores: tuple[Drawn, ...] | None, drawn: Drawn | None
+    ) -> Drawn | Exception | None:
+        """Tell of a prompt's scores; where the runner gives none, that is the item's result."""
+        if scores is None:
+            return NotBuilt("this engine gives no log-probabilities of prompts", "prompt_logprobs")
+        if not sequence.ending:
+            told = tuple((one.logprob, one.top) for one in scores)
+            self._events.append(Scored(sequence.number, told))
+        return drawn
 
     def _append(self, sequence: Sequence, drawn: Drawn) -> None:
         position = len(sequence.ids)
@@ -255,7 +281,7 @@ class Engine:
             return
         if sequence.phase is not Phase.DONE:
             sequence.turn(Turn.FINISH)
-        if isinstance(error, BadGrammar):
+        if isinstance(error, BadGrammar | NotBuilt):  # the request's fault, on whichever worker
             self._events.append(Fault(sequence.number, "grammar", str(error)))
             return
         detail = f"{type(error).__name__}: {error}"

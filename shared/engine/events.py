@@ -18,6 +18,14 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """Log-probabilities of the next ids of the prompt, and the best ids beside each. They come in order."""
+
+    seq: int
+    scores: tuple[tuple[float, tuple[tuple[int, float], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Extended:
     """An EXTEND sequence has the KV of all but the last of its first `upto` ids, all it knew."""
 
@@ -64,4 +72,4 @@ class Starved:
     seq: int
 
 
-EngineEvent = Sampled | Extended | BlocksReady | Finished | Fault | Starved
+EngineEvent = Sampled | Scored | Extended | BlocksReady | Finished | Fault | Starved

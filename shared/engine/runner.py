@@ -18,7 +18,7 @@ from shared.engine.attention import Part, StepAttention, by_place
 from shared.engine.contexts import Contexts
 from shared.engine.model import LlamaModel, load_model
 from shared.engine.refusal import Bounds, refusal
-from shared.engine.sampler import draw_batch
+from shared.engine.sampler import draw_batch, score_rows
 from shared.engine.weights import Progress
 from shared.errors import ConfigError, MeshError
 from shared.kv.layout import KvLayout, full_attention
@@ -26,6 +26,7 @@ from shared.kv.store import KvStore
 
 Outcome = Drawn | None | Exception
 _CONTEXT_BYTES = 256 << 20
+_SCORED = 32
 
 
 class TorchRunner:
@@ -66,6 +67,7 @@ class TorchRunner:
         self._rotary = self._model.rotary()
         self._threads = threads
         self._thread: int | None = None
+        self._scores: dict[int, tuple[Drawn, ...]] = {}  # of the running step, by sequence
 
     @property
     def layout(self) -> KvLayout:
@@ -121,13 +123,15 @@ class TorchRunner:
         began = time.perf_counter()
         self._use_threads()
         self._contexts.begin(plan.ended)
+        self._scores = {}
         outcomes: list[Outcome] = [refusal(item, self._bounds) for item in plan.items]
         sound = [at for at, outcome in enumerate(outcomes) if outcome is None]
         with torch.inference_mode():
             for at, outcome in zip(sound, self._attempt([plan.items[at] for at in sound]), strict=True):
                 outcomes[at] = outcome
         self._contexts.trim()
-        return StepResult(tuple(outcomes), time.perf_counter() - began)
+        scores = {at: self._scores[one.seq] for at, one in enumerate(plan.items) if one.seq in self._scores}
+        return StepResult(tuple(outcomes), time.perf_counter() - began, scores)
 
     def close(self) -> None:
         """Forget all sequences. The memory goes when the last view of it does."""
@@ -168,11 +172,22 @@ class TorchRunner:
             contexts.commit(part.context, part.new, item.blocks)
         return outcomes
 
+    def _score(self, item: WorkItem, hidden: torch.Tensor) -> tuple[Drawn, ...]:
+        """Log-probabilities of the ids that follow an item's own; a few rows of scores at a time."""
+        found: list[Drawn] = []
+        for start in range(0, len(item.following), _SCORED):
+            wanted = item.following[start : start + _SCORED]
+            logits = self._model.logits(hidden[start : start + len(wanted)])
+            found += score_rows(logits, wanted, item.best)
+        return tuple(found)
+
     def _draw(self, items: Sequence[WorkItem], order: Sequence[int], hidden: torch.Tensor) -> list[Outcome]:
         outcomes: list[Outcome] = [None] * len(items)
         rows, drawing, draws = [], [], []
         row = -1
         for at in order:
+            if items[at].following:
+                self._scores[items[at].seq] = self._score(items[at], hidden[row + 1 :])
             row += len(items[at].ids)
             draw = items[at].draw
             if draw is not None:

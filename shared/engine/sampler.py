@@ -47,6 +47,11 @@ def draw_batch(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | Exception]
     return results
 
 
+def score_rows(logits: Tensor, ids: Sequence[int], best: int) -> list[Drawn]:
+    """Of one id a row of `logits`, [rows, vocab]: its log-probability, and the `best` best beside it."""
+    return [_drawn(row, token, best) for row, token in zip(logits, ids, strict=True)]
+
+
 def draw_one(logits: np.ndarray[Any, np.dtype[np.float32]], draw: Draw) -> int:
     """The id drawn from finite `logits` [vocab]."""
     params = draw.params

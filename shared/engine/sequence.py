@@ -76,6 +76,9 @@ class SequenceSpec:
     """Growth takes blocks under this key of the pool first."""
     publish: bool = True
     """Whether full blocks are published."""
+    scores: int = -1
+    """How many best ids are wanted beside each id of the prompt, with log-probabilities; -1: none are. Only
+    for one that starts without blocks."""
 
 
 class Sequence:
@@ -92,6 +95,7 @@ class Sequence:
         self.priority = spec.priority
         self.promise = spec.promise
         self.publish = spec.publish
+        self.scores = spec.scores
         self.phase = Phase.RESTING
         self.added: float | None = now  # in the caller's seconds; None once it has had a place
         self.begun: float | None = None  # when its first step was planned

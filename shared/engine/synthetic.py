@@ -95,10 +95,20 @@ class SyntheticRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Write the new tokens' digests and draw where asked."""
         drawn = tuple(self._run(item) for item in plan.items)
+        scores = {at: self._score(item) for at, item in enumerate(plan.items) if item.following}
         seconds = self._timing.seconds(plan)
         if self._sleep is not None and seconds:
             self._sleep(seconds)
-        return StepResult(drawn, seconds)
+        return StepResult(drawn, seconds, scores)
+
+    def _score(self, item: WorkItem) -> tuple[Drawn, ...]:
+        """A log-probability of each id from the digest of the one before it."""
+        found = []
+        for offset, token in enumerate(item.following):
+            value = self._digest_at(item, item.start + offset)[0] / 256
+            top = tuple(((token + rank) % self._vocab, -value - rank) for rank in range(item.best))
+            found.append(Drawn(token, -value, top))
+        return tuple(found)
 
     def _run(self, item: WorkItem) -> Drawn | None:
         tokens = self._layout.block_tokens

@@ -72,7 +72,7 @@ class FailReason(enum.StrEnum):
     NAN = "nan"
     TIMEOUT = "timeout"  # the worker's own backstop timer
     INTERNAL = "internal"
-    GRAMMAR = "grammar"  # the request's grammar cannot be compiled or followed: no worker can
+    GRAMMAR = "grammar"  # asked for what cannot be done, mostly a grammar that cannot be followed
 
 
 class RefuseReason(enum.StrEnum):
@@ -331,6 +331,7 @@ class Prefill(msgspec.Struct, frozen=True, array_like=True, tag=23):
     sampling: Sampling
     remaining_ms: Nat
     trace: str = ""
+    scores: int = -1  # k: also the log-probabilities of the prompt's ids, with the k best beside each
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True, tag=24):
@@ -375,6 +376,7 @@ class TokenRow(msgspec.Struct, frozen=True, array_like=True):
     ids: tuple[Nat, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None  # as long as ids where asked for
     waited_ms: Nat = 0  # from P: how long the prefill waited there before it was computed
+    prompt: tuple[TokenLogprob, ...] | None = None  # from P, where asked for: the prompt's but the first
 
 
 class TokensOut(msgspec.Struct, frozen=True, array_like=True, tag=27):
@@ -442,8 +444,7 @@ class Have(msgspec.Struct, frozen=True, array_like=True, tag=41):
     rid: Rid
     published: Nat = 0  # leading blocks published at the receiver
     ranges: tuple[tuple[Nat, Nat, Nat], ...] = ()
-    needs: tuple[tuple[Nat, Nat], ...] = ()  # block ranges [first, end) to send that the Attach had left
-    # out, or that were damaged
+    needs: tuple[tuple[Nat, Nat], ...] = ()  # blocks [first, end) that the Attach left out, or damaged ones
     complete: bool = False
     gone: bool = False
 

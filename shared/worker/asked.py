@@ -27,6 +27,7 @@ class Asked:
     since: float  # when it came here
     trace: str
     deadline: float  # the worker's own backstop, seconds of the caller's clock
+    scores: int = -1  # as a Prefill's
 
 
 class BadAsk(ValueError):
@@ -66,6 +67,7 @@ def read(site: Site, now: float, router: str, message: Admit | Prefill, payload:
         since=now,
         trace=message.trace,
         deadline=now + message.remaining_ms / 1e3 + site.policy.backstop,
+        scores=message.scores if isinstance(message, Prefill) else -1,
     )
 
 

@@ -6,7 +6,7 @@ Knows how a request stands, not how its blocks travel: `kv_out` pins and sends t
 
 from __future__ import annotations
 
-from shared.engine.events import Fault, Finished, Sampled
+from shared.engine.events import Fault, Finished, Sampled, Scored
 from shared.engine.sequence import Goal, SequenceSpec
 from shared.wire.messages import (
     Attach,
@@ -19,6 +19,7 @@ from shared.wire.messages import (
     Resume,
     Rid,
     Role,
+    TokenLogprob,
 )
 from shared.wire.messages import Finished as FinishedMessage
 from shared.worker import asked
@@ -144,7 +145,8 @@ class Prefilling:
     def _start(self, now: float, prompt: Prompt) -> bool:
         site, ask = self._site, prompt.ask
         most = (len(ask.ids) - 1) // site.block_tokens
-        blocks = site.pool.match(ask.hashes[:most])
+        # Cached blocks have no scores: a prompt whose scores are wanted is computed from its beginning.
+        blocks = site.pool.match(ask.hashes[:most]) if ask.scores < 0 else []
         need = site.blocks_for(len(ask.ids)) - len(blocks)
         short = need + site.pool.loose(blocks) - site.pool.available
         if short > 0:
@@ -164,6 +166,7 @@ class Prefilling:
             blocks=blocks,
             goal=Goal.PREFILL,
             priority=ask.priority,
+            scores=ask.scores,
         )
         prompt.cached = len(blocks)
         prompt.begun_at = now
@@ -210,6 +213,11 @@ class Prefilling:
                 self._site.outbox.send(node, first)
 
     # --- engine ---------------------------------------------------------------------------------------------
+
+    def on_scored(self, event: Scored) -> None:
+        """Log-probabilities of the prompt's ids: they go to the router with the drawn one."""
+        prompt = self._prompts[self._by_seq[event.seq]]
+        prompt.scores += [TokenLogprob(logprob, top) for logprob, top in event.scores]
 
     def on_sampled(self, now: float, event: Sampled) -> None:
         """The one id: to the router and the relays; the blocks wait for an Attach or go on being sent."""

@@ -111,12 +111,16 @@ class WorkerProcess:
             self._log.warning("grammars are not served", reason=str(error))
             return None
 
+    def _compiled(self) -> None:
+        """A grammar is ready: a sequence may have waited for it."""
+        self._steps.wake()
+
     def _assemble(self, built: Built, grammars: Grammars | None) -> None:
         mesh, node, runner = self._mesh, self._node, built.runner
         self._compiling: Compiling | None = None
         if grammars is not None:
             runner = ConstrainedRunner(runner, grammars)
-            self._compiling = Compiling(grammars, lambda: self._steps.wake())
+            self._compiling = Compiling(grammars, self._compiled)
         layout = runner.layout
         incarnation = secrets.randbits(63) + 1
         pool = BlockPool(node.pool_blocks)

@@ -21,6 +21,7 @@ class Prompt:
     cached: int = 0  # leading blocks that were here when it started
     begun_at: float = 0.0  # when its first step was planned; as far as is known
     drawn: tuple[int, TokenLogprob | None] | None = None  # its one id
+    scores: list[TokenLogprob] = field(default_factory=list)  # of the prompt's ids but the first, so far
     told: set[bytes] = field(default_factory=set)  # tickets whose relay has its First
     relays: dict[bytes, str] = field(default_factory=dict)  # ticket -> relay to be told
     orphan: bool = False  # its router's session ended
@@ -39,7 +40,8 @@ class Prompt:
         id_, logprob = self.drawn
         logprobs = None if logprob is None else (logprob,)
         waited = int(1e3 * (self.begun_at - self.ask.since))
-        return TokenRow(self.rid, self.ask.term, len(self.ask.ids), (id_,), logprobs, waited)
+        scores = tuple(self.scores) if self.ask.scores >= 0 else None
+        return TokenRow(self.rid, self.ask.term, len(self.ask.ids), (id_,), logprobs, waited, scores)
 
     def first(self, ticket: bytes) -> First | None:
         """The drawn id for a relay."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.engine.events import EngineEvent, Extended, Fault, Finished, Sampled, Starved
+from shared.engine.events import EngineEvent, Extended, Fault, Finished, Sampled, Scored, Starved
 from shared.worker.part import Part
 from shared.worker.rooms import Rooms
 
@@ -32,6 +32,8 @@ class Steps:
 
     def _prefill(self, now: float, event: EngineEvent) -> None:
         match event:
+            case Scored():
+                self._rooms.prefilling.on_scored(event)
             case Sampled():
                 self._rooms.prefilling.on_sampled(now, event)
             case Finished():

@@ -121,10 +121,21 @@ def says(
             best = tuple((token + 1, -2.0 - token) for token in range(max(0, sampling.logprobs)))
             each = tuple(TokenLogprob(-token / 8, best) for token in run) if sampling.logprobs >= 0 else None
             owner = Role.RELAY if at < len(drawn) // 2 else Role.MAIN
-            events.append(Tokens(start + at, run, each, owner))
+            scores = scores_of(request) if at == 0 else None
+            events.append(Tokens(start + at, run, each, owner, scores))
         return [*events, Done(reason, start + len(drawn), cached, trace or {})]
 
     return script
+
+
+def scores_of(request: GenerationRequest) -> tuple[TokenLogprob, ...] | None:
+    """What prefill says of a prompt's ids, where it was asked for: minus an eighth of each id."""
+    if request.scores < 0:
+        return None
+    return tuple(
+        TokenLogprob(-token / 8, tuple((token + 1 + rank, -1.0 - rank) for rank in range(request.scores)))
+        for token in request.ids[1:]
+    )
 
 
 def breaks(error: MeshError, *ids: int) -> Script:

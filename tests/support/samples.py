@@ -104,14 +104,14 @@ MESSAGES: tuple[Message, ...] = (
     m.Admit(RID, 2, b"salt", -1, 100, SAMPLING, 60000, m.Purpose.WARM, True, "trace"),
     m.Admitted(RID, 2, TICKET, 3, 1, 5, HASH, 12),
     m.Refused(RID, 2, m.RefuseReason.LINE_BACKLOG, 1500, "31 s of line"),
-    m.Prefill(RID, 1, b"salt", 0, 100, SAMPLING, 60000, "trace"),
+    m.Prefill(RID, 1, b"salt", 0, 100, SAMPLING, 60000, "trace", 3),
     m.Attach(RID, "md1", 12, TICKET, 3, 1, 5, HASH, m.TransferClass.ALIGNMENT, trace="t"),
     m.Feed(RID, 3, 100, m.Do.OWN),
     m.CaughtUp(RID, 3, 164),
     m.TokensOut(
         (
             m.TokenRow(RID, 3, 100, (5, 70000), (LOGPROB, LOGPROB)),
-            m.TokenRow(RID, 3, 102, (6,), None, 7),
+            m.TokenRow(RID, 3, 102, (6,), None, 7, (LOGPROB,)),
         )
     ),
     m.Finished(RID, 3, 120, m.FinishReason.LENGTH),

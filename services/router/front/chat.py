@@ -15,8 +15,8 @@ from services.router.front.depth import check_depth
 from services.router.front.dialect import Chunk
 from services.router.front.failures import body_of
 from services.router.front.generation import Generation
-from services.router.front.logprobs import chat_logprobs
-from services.router.front.openai import ChatAsk
+from services.router.front.logprobs import chat_logprobs, prompt_logprobs
+from services.router.front.openai import Ask, ChatAsk
 from services.router.front.reading.pieces import Thought, ToolCall
 from services.router.front.replies import (
     CallFunctionOut,
@@ -74,6 +74,15 @@ def chat_top(ask: ChatAsk) -> int:
             "top_logprobs: needs logprobs to be true; set it, or leave both out", "top_logprobs"
         )
     return -1
+
+
+def prompt_scores(ask: Ask) -> int:
+    """How many best ids are asked for beside each id of the prompt; -1: nothing is."""
+    if ask.prompt_logprobs is None:
+        return -1
+    if ask.stream:
+        raise InvalidRequest("prompt_logprobs: not with stream; ask for a whole answer", "prompt_logprobs")
+    return ask.prompt_logprobs
 
 
 def session_of(ask: ChatAsk, messages: Sequence[Mapping[str, Any]], tenant: str) -> bytes:
@@ -151,6 +160,9 @@ class ChatReply:
             ],
             usage=self._usage(),
             prompt_token_ids=jobs[0].prompt.ids if self._shape.token_ids else UNSET,
+            prompt_logprobs=prompt_logprobs(
+                self._vocabulary, jobs[0].prompt.ids, self._generation.choices[0].prompt
+            ),
             pdd=trace(self._generation, self._shape),
         )
 

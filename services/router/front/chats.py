@@ -12,7 +12,14 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from services.router.front.answer import Reply
-from services.router.front.chat import ChatReply, chat_max_tokens, chat_top, session_of, template_options
+from services.router.front.chat import (
+    ChatReply,
+    chat_max_tokens,
+    chat_top,
+    prompt_scores,
+    session_of,
+    template_options,
+)
 from services.router.front.conversation import read_messages
 from services.router.front.dialect import OPENAI, Dialect
 from services.router.front.habits import Habits
@@ -95,6 +102,7 @@ class Chats:
             asked.reading,
             asked.one_call,
             asked.grammar,
+            prompt_scores(ask),
         )
         run = self.runs.run(call, ask, [asked.prompt], plan, kind)
         return await self.runs.deliver(receive, call, ask, run, reply(run), dialect)

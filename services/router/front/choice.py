@@ -16,7 +16,7 @@ from services.router.front.detokenizer import Detokenizer
 from services.router.front.reading.pieces import Piece, PlainReader, Reader, Said, ToolCall, joined
 from services.router.front.stops import StopStrings
 from services.router.requests import Broken, Done, RequestEvent, Tokens
-from shared.errors import MeshError
+from shared.errors import MeshError, RequestFailed
 from shared.wire.messages import FinishReason, Role, TokenLogprob
 
 
@@ -61,6 +61,8 @@ class ChoiceRules:
     include_stop: bool = False
     one_call: bool = False
     """The answer ends after its first call."""
+    scores: bool = False
+    """Log-probabilities of the prompt come with the first ids."""
 
 
 class Choice:
@@ -77,6 +79,8 @@ class Choice:
         self.failure: MeshError | None = None
         self.cached_tokens = 0
         self.trace: dict[str, Any] = {}
+        self.prompt: tuple[TokenLogprob, ...] | None = None
+        """Of the prompt's ids but the first, where they were asked for."""
         self.stop_at: int | None = None
         """Absolute log length at which a stop string, or the one call that may be, was complete."""
         self.calls = 0
@@ -113,6 +117,11 @@ class Choice:
 
     def _take(self, event: Tokens, delta: Delta) -> None:
         delta.owner = event.owner
+        if self.rules.scores and not self.ids:
+            self.prompt = event.prompt
+            if event.prompt is None or len(event.prompt) != self.rules.prompt_len - 1:
+                self.failure = RequestFailed("the log-probabilities of the prompt did not come; ask again")
+                return
         for at, token in enumerate(event.ids):
             if self._stop is not None or self.stop_at is not None:
                 break

@@ -8,15 +8,27 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from services.router.front.answer import Head, Shape, drawn_by, gather, trace, usage, usage_so_far
+from services.router.front.chat import prompt_scores
 from services.router.front.choice import Delta, Drawn
 from services.router.front.dialect import Chunk
 from services.router.front.failures import body_of
 from services.router.front.generation import Generation
-from services.router.front.logprobs import completion_logprobs
+from services.router.front.logprobs import (
+    completion_logprobs,
+    echoed_logprobs,
+    joined_logprobs,
+    prompt_logprobs,
+)
 from services.router.front.openai import CompletionAsk
-from services.router.front.replies import CompletionAnswer, CompletionChoice, CompletionLogprobs
+from services.router.front.replies import (
+    CompletionAnswer,
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptEntry,
+)
 from services.router.front.vocabulary import Vocabulary
-from shared.errors import InvalidRequest, MeshError, NotBuilt
+from shared.errors import InvalidRequest, MeshError
+from shared.wire.messages import TokenLogprob
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default of this endpoint."""
@@ -46,9 +58,15 @@ def completion_top(ask: CompletionAsk) -> int:
     """How many log-probabilities are asked for; -1: none."""
     if ask.logprobs is None:
         return -1
-    if ask.echo:
-        raise NotBuilt("logprobs: not served together with echo; leave one of them out", "logprobs")
     return ask.logprobs
+
+
+def completion_scores(ask: CompletionAsk) -> int:
+    """How many best ids are asked for beside each id of the prompt; -1: nothing is."""
+    echoed = ask.logprobs if ask.echo and ask.logprobs is not None else -1
+    if echoed >= 0 and ask.stream:
+        raise InvalidRequest("logprobs: not with echo and stream; leave one of them out", "logprobs")
+    return max(prompt_scores(ask), echoed)
 
 
 def completion_session(ask: CompletionAsk, tenant: str) -> bytes:
@@ -59,7 +77,8 @@ def completion_session(ask: CompletionAsk, tenant: str) -> bytes:
 
 
 class CompletionReply:
-    """Answers of one completions request. `echoes`: the prompt's text per choice, where asked for."""
+    """Answers of one completions request. `echoes`: the prompt's text per choice, where asked for;
+    `tells_prompt`: `prompt_logprobs` was."""
 
     def __init__(
         self,
@@ -70,6 +89,7 @@ class CompletionReply:
         *,
         n: int,
         echoes: Sequence[str] = (),
+        tells_prompt: bool = False,
     ) -> None:
         self._head = head
         self._shape = shape
@@ -77,6 +97,7 @@ class CompletionReply:
         self._vocabulary = vocabulary
         self._n = n
         self._echoes = echoes
+        self._tells_prompt = tells_prompt
         self._opened: set[int] = set()
 
     def chunks(self, deltas: Sequence[Delta]) -> list[Struct]:
@@ -106,11 +127,12 @@ class CompletionReply:
             CompletionChoice(
                 index=one.index,
                 text=self._echo(one.index) + one.text,
-                logprobs=self._logprobs(one.index, one.drawn),
+                logprobs=self._whole_logprobs(one.index, one.drawn),
                 finish_reason=one.finish,
                 stop_reason=one.stop,
                 token_ids=self._ids(one.drawn),
                 prompt_token_ids=self._prompt_ids(one.index),
+                prompt_logprobs=self._prompt_logprobs(one.index),
             )
             for one in gather(deltas, len(self._generation.jobs))
         ]
@@ -154,6 +176,25 @@ class CompletionReply:
     def _logprobs(self, index: int, drawn: Sequence[Drawn]) -> CompletionLogprobs | None:
         top = self._shape.logprobs
         return completion_logprobs(self._vocabulary, drawn, top, len(self._echo(index))) if top >= 0 else None
+
+    def _whole_logprobs(self, index: int, drawn: Sequence[Drawn]) -> CompletionLogprobs | None:
+        """With those of the prompt before them, where it is echoed."""
+        made = self._logprobs(index, drawn)
+        scores = self._scores(index)
+        if made is None or scores is None or not self._echoes:
+            return made
+        ids = self._generation.jobs[index].prompt.ids
+        top = self._shape.logprobs
+        return joined_logprobs(echoed_logprobs(self._vocabulary, ids, scores, top, self._echo(index)), made)
+
+    def _prompt_logprobs(self, index: int) -> list[dict[str, PromptEntry] | None] | UnsetType:
+        if not self._tells_prompt:
+            return UNSET
+        return prompt_logprobs(self._vocabulary, self._generation.jobs[index].prompt.ids, self._scores(index))
+
+    def _scores(self, index: int) -> Sequence[TokenLogprob] | None:
+        """Those of the prompt that a choice continues: its first choice has them."""
+        return self._generation.choices[index - index % self._n].prompt
 
     def _ids(self, drawn: Sequence[Drawn]) -> list[int] | UnsetType:
         return [one.id for one in drawn] if self._shape.token_ids else UNSET

@@ -10,6 +10,7 @@ from services.router.front.chats import Chats
 from services.router.front.completions import (
     DEFAULT_MAX_TOKENS,
     CompletionReply,
+    completion_scores,
     completion_session,
     completion_top,
     read_prompts,
@@ -46,9 +47,16 @@ class Endpoints:
                 "prompt",
             )
         session = completion_session(ask, call.tenant.name)
-        grammar = await runs.trials.grammar(Wanted(form_of(ask)))
-        top = completion_top(ask)
-        plan = Plan(ask.max_tokens, "max_tokens", DEFAULT_MAX_TOKENS, top, session, "prompt", grammar=grammar)
+        plan = Plan(
+            ask.max_tokens,
+            "max_tokens",
+            DEFAULT_MAX_TOKENS,
+            completion_top(ask),
+            session,
+            "prompt",
+            grammar=await runs.trials.grammar(Wanted(form_of(ask))),
+            scores=completion_scores(ask),
+        )
         style = runs.style(call, ask, add_special=True)
         prompts = [
             await self._prompts.text(one, style) if isinstance(one, str) else Prompt(one) for one in given
@@ -63,6 +71,7 @@ class Endpoints:
             self._prompts.tokenizer.vocabulary,
             n=n,
             echoes=echoes if ask.echo else (),
+            tells_prompt=ask.prompt_logprobs is not None,
         )
         return await runs.deliver(receive, call, ask, run, reply)
 

@@ -66,6 +66,7 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     priority: Int32 | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     timeout: Annotated[float, Meta(gt=0, le=86400)] | None = None
+    prompt_logprobs: Top | None = None
     # What the answer must look like.
     response_format: FormField = NULL
     structured_outputs: FormField = NULL
@@ -81,7 +82,6 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     logits_processors: Raw = NULL
     metadata: Raw = NULL
     prompt_cache_retention: Raw = NULL
-    prompt_logprobs: Raw = NULL
     return_tokens_as_token_ids: Raw = NULL
     service_tier: Raw = NULL
     spaces_between_special_tokens: Raw = NULL

@@ -45,10 +45,20 @@ class ChatLogprobs(Struct):
 
 
 class CompletionLogprobs(Struct):
+    """An echoed prompt's first id has no log-probability."""
+
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
+
+
+class PromptEntry(Struct):
+    """One id at a place of the prompt; `rank` where it is among the best that were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
 
 
 class CallFunctionOut(Struct):
@@ -91,6 +101,7 @@ class ChatAnswer(Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[dict[str, PromptEntry] | None] | UnsetType = UNSET
     pdd: Mapping[str, Any] | UnsetType = UNSET
 
 
@@ -130,6 +141,7 @@ class CompletionChoice(Struct, kw_only=True):
     stop_reason: int | str | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[dict[str, PromptEntry] | None] | UnsetType = UNSET
 
 
 class CompletionAnswer(Struct, kw_only=True):

@@ -4,7 +4,7 @@ Knows no endpoint's shapes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -44,6 +44,8 @@ class Plan:
     one_call: bool = False
     grammar: str = ""
     """What the answers keep to; empty: nothing."""
+    scores: int = -1
+    """How many best ids are wanted beside each id of the prompts, with log-probabilities; -1: none are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class Runs:
         for prompt in prompts:
             length = len(prompt.ids)
             check_length(limits, length, plan.prompt_name)
+            check_scores(length, plan.scores)
             room = output_room(limits, length, plan.max_tokens, plan.max_tokens_name, plan.default_tokens)
             sampling = build_sampling(
                 ask,
@@ -158,6 +161,8 @@ class Runs:
                 one_call=plan.one_call,
             )
             for choice in range(ask.n or 1):
+                # Of a prompt with several choices the first one has the scores.
+                scored = plan.scores >= 0 and choice == 0
                 request = GenerationRequest(
                     ids=prompt.ids,
                     sampling=msgspec.structs.replace(sampling, choice=choice),
@@ -166,14 +171,16 @@ class Runs:
                     deadline=call.deadline(ask.timeout),
                     tenant=call.tenant.name,
                     session=plan.session,
-                    relay_allowed="relay" not in call.without,
-                    singular_allowed="singular" not in call.without,
-                    local_allowed="local" not in call.without,
+                    relay_allowed="relay" not in call.without and not scored,
+                    singular_allowed="singular" not in call.without and not scored,
+                    local_allowed="local" not in call.without and not scored,
+                    scores=plan.scores if scored else -1,
                     model=self.model,
                     trace=call.parent,
                 )
                 skip = ask.skip_special_tokens is not False
-                jobs.append(Job(request, rules, prompt, skip, plan.reading))
+                ruled = replace(rules, scores=True) if scored else rules
+                jobs.append(Job(request, ruled, prompt, skip, plan.reading))
         return Generation(jobs, self.prompts.tokenizer.vocabulary, self._clock, started=call.started)
 
     async def deliver(

@@ -13,6 +13,10 @@ from shared.wire.messages import Sampling
 _NEUTRAL = {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
+MOST_SCORES = 200_000
+"""Log-probabilities of one prompt at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the model allows."""
@@ -33,6 +37,16 @@ def check_length(limits: Limits, prompt_len: int, what: str) -> None:
             f"{what}: this model's maximum context length is {limits.max_context} tokens, and the prompt has "
             f"{prompt_len}; shorten it so that an answer has room",
             what,
+        )
+
+
+def check_scores(prompt_len: int, best: int) -> None:
+    """Refuse more log-probabilities of a prompt than one answer carries. `best`: beside each id; -1: none."""
+    if prompt_len * (best + 1) > MOST_SCORES:
+        raise InvalidRequest(
+            f"prompt_logprobs: {best} beside each of {prompt_len} ids are more than {MOST_SCORES}; ask for "
+            "fewer, or shorten the prompt",
+            "prompt_logprobs",
         )
 
 

@@ -31,7 +31,6 @@ PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "prediction": (),
     "prompt_cache_retention": (),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
     "reasoning_effort": (),
     "return_tokens_as_token_ids": (False,),
     "service_tier": ("auto", "default"),

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, WorkItem
+from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, StepResult, WorkItem
 from shared.engine.constrained import ConstrainedRunner
 from shared.engine.engine import Engine
-from shared.engine.events import Fault, Finished, Sampled
+from shared.engine.events import Fault, Finished, Sampled, Scored
 from shared.engine.grammar import Grammars, load_grammars
 from shared.engine.sequence import Goal
 from shared.engine.synthetic import SyntheticRunner, synthetic_layout
@@ -177,3 +178,41 @@ def test_an_item_whose_grammar_fails_is_still_computed(grammars: Grammars) -> No
     free = Draw((), 3, 2, sampling(9))
     [after] = runner.execute(StepPlan((WorkItem(1, 2, (7,), (0,), free),))).drawn
     assert isinstance(after, Drawn)
+
+
+def test_scores_of_a_prompt_come_in_order_and_once(grammars: Grammars) -> None:
+    """However it is cut into steps, and only by a sequence that asks for them."""
+    ids = prompt(11)
+    found = []
+    for most in (3, 100):
+        bench = bench_of(grammars)
+        bench.policy = msgspec.structs.replace(bench.policy, max_chunk_tokens=most)
+        bench.engine = Engine(bench.pool, block_tokens=BLOCK, policy=bench.policy, max_context=4096)
+        spec = bench.spec(ids, Goal.PREFILL, match=False)
+        spec.scores = 2
+        seq = bench.engine.add(spec, bench.now)
+        events = list(bench.run())
+        scores = [one for event in of(events, Scored, seq) for one in event.scores]
+        assert len(scores) == len(ids) - 1
+        assert all(len(top) == 2 for _, top in scores)
+        assert isinstance(events[-1], Sampled)
+        found.append(scores)
+    assert found[0] == found[1]
+
+
+def test_a_runner_that_gives_no_scores_fails_who_asks(grammars: Grammars) -> None:
+    class Silent(SyntheticRunner):
+        def execute(self, plan: StepPlan) -> StepResult:
+            return dataclasses.replace(super().execute(plan), scores={})
+
+    bench = bench_of(grammars)
+    bench.runner = Silent(synthetic_layout(BLOCK, 32), 64, vocab=VOCAB)
+    spec = bench.spec(prompt(9), Goal.PREFILL)
+    spec.scores = 0
+    seq = bench.engine.add(spec, bench.now)
+    other = bench.add(prompt(9, 1), Goal.PREFILL)
+    events = list(bench.run())
+    (fault,) = of(events, Fault)
+    assert (fault.seq, fault.reason) == (seq, "grammar")
+    assert "log-probabilities" in fault.detail
+    assert len(drawn(bench, other, events)) == 1

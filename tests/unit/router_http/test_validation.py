@@ -143,7 +143,9 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"prompt": [5] * 4096}, 400, "prompt", "4096"),
     ({"prompt": "a", "suffix": "b"}, 501, "suffix", "not served"),
     ({"prompt": "a", "prompt_embeds": "b"}, 501, "prompt_embeds", "not served"),
-    ({"prompt": "a", "echo": True, "logprobs": 1}, 501, "logprobs", "echo"),
+    ({"prompt": "a", "echo": True, "logprobs": 1, "stream": True}, 400, "logprobs", "echo"),
+    ({"prompt": "a", "prompt_logprobs": 21}, 400, "prompt_logprobs", "20"),
+    ({"prompt": "a", "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs", "stream"),
     ({"prompt": "a", "logprobs": 21}, 400, "logprobs", "21"),
     ({"prompt": "a", "messages": []}, 400, "messages", "unknown"),
 ]
