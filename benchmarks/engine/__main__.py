@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.engine.bathtub import bathtub
 from benchmarks.engine.beside import handoff_step, interference
 from benchmarks.engine.extend import extend
+from benchmarks.engine.flips import flips
 from benchmarks.engine.memory import memory
 from benchmarks.engine.options import Options, say
 from benchmarks.engine.speed import Field, decode, prefill
@@ -26,6 +27,7 @@ ALONE: dict[str, Callable[[Options], list[Result]]] = {
     "handoff-step": handoff_step,
     "bathtub": bathtub,
     "interference": interference,
+    "flips": flips,
     "memory": memory,
 }
 BESIDE: dict[str, Callable[[Field, Options], list[Result]]] = {"decode": decode, "prefill": prefill}
