@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from shared.policy.compression import Mode
 from shared.policy.config import LinePolicy, LinkPolicy, RouterPolicy, WorkerPolicy
 from shared.runtime.settings import (
     DatacenterConfig,
@@ -43,6 +44,7 @@ class Shape:
     blocks: int = 256
     rate_mbit: float = 0.0
     rtt_ms: float = 0.0
+    compress: Mode = "auto"
     router: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
     link: Mapping[str, Any] = field(default_factory=dict)
@@ -87,7 +89,15 @@ def mesh_config(model: Model, shape: Shape, ports: Mapping[str, int]) -> MeshCon
         models=tuple(models) if shape.others else (),
         datacenters=(DatacenterConfig(name="a"), DatacenterConfig(name="b")),
         nodes=nodes,
-        lines=(LineConfig(name="a-b", between=("a", "b"), rate_mbit=shape.rate_mbit, rtt_ms=shape.rtt_ms),),
+        lines=(
+            LineConfig(
+                name="a-b",
+                between=("a", "b"),
+                rate_mbit=shape.rate_mbit,
+                rtt_ms=shape.rtt_ms,
+                compress=shape.compress,
+            ),
+        ),
         routes=tuple(routes),
         policy=PolicyConfig(
             link=LinkPolicy(**shape.link),
