@@ -1,9 +1,10 @@
-"""KV that is compressed on the line: the answers are the reference's, each byte lands once, whatever breaks."""
+"""KV that is compressed on the line: the answers are those of the reference, also where the line breaks."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ async def test_answers_are_the_reference(road: str, tiny: Case, tiny_shared: Sha
     async with live_mesh(tiny_shared, shape_of(road)) as mesh:
         for length in (65, 130, 118):
             prompt = [draw.randrange(3, mesh.vocab) for _ in range(length)]
-            fields = {"ignore_eos": True, "temperature": 1.0, "seed": length}
+            fields: dict[str, Any] = {"ignore_eos": True, "temperature": 1.0, "seed": length}
             judge.take(prompt, await mesh.client.streamed(prompt, 12, **fields), 12, **fields)
         before, after = encoded(mesh)
         assert before > after > 0
@@ -50,7 +51,7 @@ async def test_a_cut_in_the_middle(tiny: Case, tiny_shared: SharedModel) -> None
     judge = Judge(tiny.reference)
     async with live_mesh(tiny_shared, shape_of("P-MD")) as mesh:
         prompt = [draw.randrange(3, mesh.vocab) for _ in range(130)]
-        fields = {"ignore_eos": True}
+        fields: dict[str, Any] = {"ignore_eos": True}
         asking = asyncio.create_task(mesh.client.streamed(prompt, 8, **fields))
         await mesh.until(lambda: mesh.count("main-0", "kv_bytes_in_total") > 0, what=mesh.held)
         mesh.wan.cut(silent=False)
