@@ -25,8 +25,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     alone); `~` is the user's home, and a relative name starts at this file's directory."""
     name: str = ""
     """Name served to clients; the directory's name when empty."""
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Type of weights, activations and KV."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Type of weights, activations and KV; float16 on a GPU alone."""
     block_tokens: int = 32
     """Tokens per KV block; one value for all workers of a model."""
     max_context: int = 0
@@ -149,7 +149,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     splice: bool = True
     """Whether generated ids are spliced back in where their text returns."""
     splice_bytes: int = 64 << 20
-    """Bytes of prompts and answers kept for that."""
+    """Bytes of prompts and answers kept for that, of all models together."""
     splice_ttl: float = 3600.0
     """Seconds they are kept after their last use."""
     max_header: int = 64 << 10
