@@ -76,7 +76,7 @@ def check(tokenizer: Tokenizer, text: str) -> None:
     parts = tokenizer.cutter.parts(text)
     assert "".join(parts) == text
     assert all(len(part) >= LEAST for part in parts[:-1])
-    joined = [token for ids in tokenizer.encode_each(parts) for token in ids]
+    joined = [token for part in parts for token in tokenizer.encode_aside(part)]
     assert joined == tokenizer.encode(text)
 
 

@@ -132,9 +132,9 @@ class Prompts:
         found = [self._segments.recall(salt, part) for part in parts]
         new = [part for part, ids in zip(parts, found, strict=True) if ids is None]
         if sum(map(len, new)) < self._thread_chars:
-            made = self.tokenizer.encode_each(new) if new else []
+            made = [self.tokenizer.encode(part) for part in new]
         else:
-            made = await self._aside(lambda: self.tokenizer.encode_each(new))
+            made = await self._aside(lambda: [self.tokenizer.encode_aside(part) for part in new])
         for part, ids in zip(new, made, strict=True):
             self._segments.remember(salt, part, ids)
         fresh = iter(made)

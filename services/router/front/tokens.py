@@ -51,12 +51,9 @@ class Tokenizer:
         return list(self._inner.encode(text, add_special_tokens=add_special).ids)
 
     def encode_aside(self, text: str, *, add_special: bool = False) -> list[int]:
-        """The same without holding the interpreter's lock: for long texts, in a thread."""
-        return self.encode_each([text], add_special=add_special)[0]
-
-    def encode_each(self, texts: Sequence[str], *, add_special: bool = False) -> list[list[int]]:
-        """Ids of several texts, each by itself; without the lock, too."""
-        return [list(one.ids) for one in self._inner.encode_batch_fast(texts, add_special_tokens=add_special)]
+        """The same without holding the interpreter's lock: for long texts, in a thread. One text at a time:
+        several go to the library's own threads, and whoever asks next waits behind them, the loop too."""
+        return list(self._inner.encode_batch_fast([text], add_special_tokens=add_special)[0].ids)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Text of a run of ids."""
