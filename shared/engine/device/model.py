@@ -63,6 +63,10 @@ class DeviceModel:
 
     def forward(self, batch: Batch, pool: Tensor) -> Tensor:
         """Last hidden states of each item's last token, [items, hidden]; the new KV is written to `pool`."""
+        return self.states(batch, pool)[batch.last]
+
+    def states(self, batch: Batch, pool: Tensor) -> Tensor:
+        """Last hidden states of all rows, [tokens, hidden]; the new KV is written to `pool`."""
         residual = self._embedding[batch.ids]
         rows = rms_norm(residual, self._layers[0].tensors.input_norm, self.config.eps)
         # One result for all layers: the kernel writes no padding rows, which stay finite this way.
@@ -75,7 +79,7 @@ class DeviceModel:
             rows = self._attend(number, tensors, rows, batch, pool, mixed)
             rows = rms_norm(rows, tensors.mlp_norm, self.config.eps, residual)
             rows = _dense(tensors.mlp, rows) if layer.experts is None else layer.experts(rows)
-        return rms_norm(rows, self._norm, self.config.eps, residual)[batch.last]
+        return rms_norm(rows, self._norm, self.config.eps, residual)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores, float32 [rows, vocab], of what `forward` gave."""

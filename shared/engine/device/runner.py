@@ -21,6 +21,7 @@ from shared.engine.device.sampler import draw_on_device
 from shared.engine.device.steps import Steps
 from shared.engine.device.store import DeviceStore
 from shared.engine.refusal import Bounds, refusal
+from shared.engine.sampler import score_rows
 from shared.engine.weights import Progress
 from shared.errors import ConfigError, DeviceLost, MeshError
 from shared.kernels import warmup
@@ -29,6 +30,7 @@ from shared.kv.layout import KvLayout, full_attention
 Outcome = Drawn | None | Exception
 GRAPH_TOKENS = 512
 """Largest step that is recorded; a longer chunk of a prompt hides what launching costs."""
+_SCORED = 64  # rows whose scores are held at once
 _MOST_TOKENS = 8192  # of a step without buffers of its own
 
 
@@ -76,6 +78,7 @@ class DeviceRunner:
         self._steps = Steps(lambda batch: self._model.forward(batch, self._store.tensor), self._device)
         self._shapes = shapes(Shape(GRAPH_TOKENS, most_running))
         self._compilations = warmup.CompilationCounter()
+        self._scores: dict[int, tuple[Drawn, ...]] = {}  # of the running step, by sequence
 
     @property
     def layout(self) -> KvLayout:
@@ -136,6 +139,7 @@ class DeviceRunner:
         """
         began = time.perf_counter()
         self._rows.drop(plan.ended)
+        self._scores = {}
         outcomes: list[Outcome] = [refusal(item, self._bounds) for item in plan.items]
         sound = [at for at, outcome in enumerate(outcomes) if outcome is None]
         with torch.inference_mode(), self._on_device():
@@ -143,7 +147,8 @@ class DeviceRunner:
             for at, outcome in zip(sound, self._attempt([plan.items[at] for at in sound]), strict=True):
                 outcomes[at] = outcome
             self._settle()
-        return StepResult(tuple(outcomes), time.perf_counter() - began)
+        scores = {at: self._scores[one.seq] for at, one in enumerate(plan.items) if one.seq in self._scores}
+        return StepResult(tuple(outcomes), time.perf_counter() - began, scores)
 
     def close(self) -> None:
         """Give pinned memory back and forget all sequences."""
@@ -178,9 +183,30 @@ class DeviceRunner:
         buffers = self._buffers
         if not buffers.holds(shape):
             buffers = Buffers(shape, self._width, self._layout.block_tokens, self._device)
-        hidden = self._steps.run(shape, buffers.fill(shape, items, self._rows))
+        batch = buffers.fill(shape, items, self._rows)
+        if any(item.following for item in items):
+            states = self._model.states(batch, self._store.tensor)
+            self._steps.launched += 1
+            self._score(items, states)
+            hidden = states[batch.last]
+        else:
+            hidden = self._steps.run(shape, batch)
         self._store.save(self._filled(items))
         return self._draw(items, hidden)
+
+    def _score(self, items: Sequence[WorkItem], states: torch.Tensor) -> None:
+        """Log-probabilities of the ids that follow items' own; a few rows of scores at a time."""
+        row = 0
+        for item in items:
+            found: list[Drawn] = []
+            for start in range(0, len(item.following), _SCORED):
+                wanted = item.following[start : start + _SCORED]
+                first = row + start
+                logits = self._model.logits(states[first : first + len(wanted)]).cpu()
+                found += score_rows(logits, wanted, item.best)
+            if item.following:
+                self._scores[item.seq] = tuple(found)
+            row += len(item.ids)
 
     def _filled(self, items: Sequence[WorkItem]) -> list[int]:
         """Blocks whose last position this step computes."""

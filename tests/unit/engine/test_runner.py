@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 
-from shared.engine.api import SamplingParams
+from shared.engine.api import SamplingParams, StepPlan, WorkItem
 from shared.engine.model import load_model
 from shared.engine.runner import TorchRunner
 from tests.support.replay import replay
@@ -166,6 +166,26 @@ def test_logprobs_are_those_of_the_reference(one: Case) -> None:
     values, tokens = raw.topk(4)
     assert [token for token, _ in row.drawn[0].top] == tokens.tolist()
     assert [value for _, value in row.drawn[0].top] == pytest.approx(values.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [7, 100])
+def test_a_prompt_is_scored_while_it_is_computed(one: Case, chunk: int) -> None:
+    prompt, other = one.prompt(40), one.prompt(9)
+    raw = torch.log_softmax(one.reference.logits(prompt).double(), -1)
+    runner = one.runner()
+    for start in range(0, 40, chunk):
+        end = min(start + chunk, 40)
+        item = WorkItem(
+            1, start, tuple(prompt[start:end]), tuple(range(10)), None, tuple(prompt[start + 1 : end + 1]), 2
+        )
+        beside = WorkItem(2 + start, 0, tuple(other), (20, 21, 22))
+        result = runner.execute(StepPlan((beside, item)))
+        scores = result.scores[1]
+        assert set(result.scores) == {1}
+        assert [score.id for score in scores] == prompt[start + 1 : end + 1]
+        for at, score in enumerate(scores, start):
+            assert score.logprob == pytest.approx(float(raw[at, prompt[at + 1]]), abs=1e-4)
+            assert [token for token, _ in score.top] == raw[at].topk(2).indices.tolist()
 
 
 def test_warm_up_leaves_pool_and_sequences_alone(one: Case) -> None:
