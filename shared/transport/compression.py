@@ -75,7 +75,10 @@ class PlaneCodec:
         raw = bytes(data)
         if width is None or not raw or len(raw) % width:
             return None
-        top = self._compressor.compress(raw[width - 1 :: width])
+        try:
+            top = self._compressor.compress(raw[width - 1 :: width])
+        except zstandard.ZstdError:  # no memory for its tables: the chunk need not wait for that
+            return None
         if _HEAD.size + len(top) >= len(raw) // width:
             return None
         return b"".join((_HEAD.pack(len(top)), top, *(raw[at::width] for at in range(width - 1))))
