@@ -10,7 +10,7 @@ import msgspec
 from services.router.front.depth import LEVELS, deeper
 from services.router.front.openai import Call, ChatMessage, Part
 from services.router.front.template import WrittenJson
-from services.router.front.unbuilt import refuse_message, refuse_part
+from services.router.front.unbuilt import TOOL, refuse, refuse_message, refuse_part
 from shared.errors import InvalidRequest, NotBuilt
 
 ROLES = {
@@ -116,6 +116,7 @@ def _call(call: Call, path: str, at: int) -> dict[str, Any]:
         )
     if call.type != "function" or call.function is None:
         raise NotBuilt(f"{path}.type: {call.type[:80]!r} is not served here; send a function", f"{path}.type")
+    refuse(call, TOOL, f"{path}.")
     function = call.function
     arguments = read_arguments(function.arguments, f"{path}.function.arguments")
     return {

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Receive
 
 from services.router.front.delivery import CLOSED, error_response, json_response
@@ -136,6 +137,9 @@ class Desk:
         headers = dict((error.headers if isinstance(error, HTTPException) else None) or {})
         headers["x-request-id"] = self._name(request)
         if status == 404 and any(path == one or path.startswith(one + "/") for one in ENDPOINTS):
+        if status == 405:
+            headers.pop("Allow", None)  # of the first route that has this path
+            headers["allow"] = ", ".join(_methods(request))
             self._measures.answered("unbuilt", 501)
             body = _error(path, f"{path}: this endpoint is not served here", 501, "not_implemented")
             return json_response(body, headers | {"x-should-retry": "false"}, 501)
@@ -155,6 +159,15 @@ class Desk:
 
 
 def _is_messages(path: str) -> bool:
+def _methods(request: Request) -> list[str]:
+    """What a path takes, of all routes that are its."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return sorted(found)
+
+
     """Whether a path speaks Anthropic's dialect."""
     return path == "/v1/messages" or path.startswith("/v1/messages/")
 

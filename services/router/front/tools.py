@@ -9,6 +9,7 @@ from typing import Any
 from services.router.front.depth import LEVELS, check_depth
 from services.router.front.openai import Tool
 from services.router.front.structure.calls import Offer
+from services.router.front.unbuilt import TOOL, refuse
 from shared.errors import InvalidRequest, NotBuilt
 
 
@@ -34,6 +35,7 @@ def read_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
             raise NotBuilt(
                 f"{path}.type: {tool.type[:80]!r} is not served here; offer functions", f"{path}.type"
             )
+        refuse(tool, TOOL, f"{path}.")
         function = tool.function
         if function is None:
             raise InvalidRequest(f"{path}.function: required, and not there", f"{path}.function")

@@ -59,6 +59,7 @@ PART: Mapping[str, tuple[Any, ...]] = {
     "refusal": (),
     "video_url": (),
 }
+TOOL: Mapping[str, tuple[Any, ...]] = {"custom": ()}
 ENDPOINTS = (
     "/v1/assistants",
     "/v1/audio",

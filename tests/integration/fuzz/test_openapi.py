@@ -20,7 +20,7 @@ from tests.support.small_tokenizer import small_tokenizer
 
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 CLIENT_KEY, ADMIN_KEY = "client-key-of-one", "admin-key-of-all"
-EXAMPLES = 6
+EXAMPLES = 12
 """Of each operation, right and wrong ones. For a person with time there is `--phases coverage`: thousands."""
 
 
@@ -30,21 +30,22 @@ async def test_no_endpoint_can_be_made_to_fail(tmp_path: Path) -> None:
     (tmp_path / "admin").write_text(ADMIN_KEY)
     model = SyntheticModel(small_tokenizer(tmp_path / "model"))
     http = {"api_keys_file": str(tmp_path / "keys"), "admin_key_file": str(tmp_path / "admin")}
-    async with live_mesh(model, Shape(blocks=32, http=http)) as mesh:
+    async with live_mesh(model, Shape(blocks=16, http=http)) as mesh:
         base = str(mesh.client.http.base_url).rstrip("/")
         before = await numbers(mesh.client.http)
         code, said = await fuzz(f"{base}/openapi.json", tmp_path)
         assert code == 0, said
-        tested = re.search(r"Tested: (\d+)", said)
-        assert tested is not None, said
+        selected = re.search(r"Selected: (\d+)/(\d+)", said)
+        assert selected is not None, said
         described = (await mesh.client.http.get("/openapi.json")).json()["paths"]
-        assert int(tested[1]) == sum(map(len, described.values())) >= 20
+        del described["/openapi.json"]  # where it has the description from is not fuzzed
+        assert int(selected[1]) == int(selected[2]) == sum(map(len, described.values()))
         await mesh.settled()
         await mesh.until(lambda: len(mesh.router.streams) == 0)
         after = await numbers(mesh.client.http)
         for name in ("pdd_http_running", "pdd_streams_live", "pdd_requests_live", "pdd_requests_waiting"):
             assert after[name] == before[name] == 0, name
-        assert after["200"] > 20, after
+        assert after["200"] >= 10, after
         assert "500" not in after
 
 
@@ -53,6 +54,7 @@ async def fuzz(address: str, folder: Path) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "run", address),
         *("--phases", "fuzzing", "--max-examples", str(EXAMPLES), "--seed", "1", "--continue-on-failure"),
+        *("--request-timeout", "60"),
         env={**os.environ, "CLIENT_KEY": CLIENT_KEY, "ADMIN_KEY": ADMIN_KEY, "NO_COLOR": "1"},
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,

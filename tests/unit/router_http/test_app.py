@@ -126,6 +126,17 @@ async def test_unserved_paths_answer_in_json(door: Door, method: str, path: str,
         assert response.headers["allow"]
 
 
+async def test_a_405_names_all_that_the_path_takes(door: Door) -> None:
+    async with door.client() as client:
+        for method, path, allow in (
+            ("PUT", "/v1/responses/x", "DELETE, GET, HEAD"),
+            ("GET", "/v1/completions", "POST"),
+            ("POST", "/health", "GET, HEAD"),
+        ):
+            answer = await client.request(method, path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+
+
 async def test_tokenize_and_detokenize(door: Door, tokenizer: Tokenizer) -> None:
     text = "hello 😀<|im_end|>"
     answer = (await door.post("/tokenize", {"prompt": text, "return_token_strs": True})).json()

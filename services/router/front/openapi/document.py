@@ -152,6 +152,15 @@ def _content(operation: Operation, schemas: Schemas) -> dict[str, Any]:
         return {operation.answer: {"schema": {"type": "string"}}}
     content: dict[str, Any] = {"application/json": {"schema": schemas.of(operation.answer)}}
     if operation.event is not None:
-        # A media type's schema is of the whole stream; what one event's data is stands beside it.
-        content["text/event-stream"] = {"schema": {"type": "string"}, "x-event": schemas.of(operation.event)}
+        content["text/event-stream"] = {"schema": _event(schemas.of(operation.event))}
     return content
+
+
+def _event(data: Schema) -> Schema:
+    """The schema of one server-sent event."""
+    inner = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    return {
+        "type": "object",
+        "properties": {"event": {"type": "string"}, "data": inner},
+        "description": "One event; OpenAI's streams end with the data [DONE].",
+    }

@@ -26,6 +26,8 @@ _TABLES: tuple[tuple[type[Struct], Mapping[str, tuple[Any, ...]]], ...] = (
     (openai.StreamOptions, unbuilt.STREAM_OPTIONS),
     (openai.ChatMessage, unbuilt.MESSAGE),
     (openai.Part, unbuilt.PART),
+    (openai.Tool, unbuilt.TOOL),
+    (openai.Call, unbuilt.TOOL),
     (messages.CountAsk, turns.BODY),
     (messages.MessagesAsk, turns.BODY),
     (messages.Block, turns.BLOCK),
@@ -44,14 +46,8 @@ _TABLES: tuple[tuple[type[Struct], Mapping[str, tuple[Any, ...]]], ...] = (
 _NOT_SERVED = tuple(
     (kind, name)
     for kind, names in (
-        (openai.Call, ("custom",)),
-        (openai.Tool, ("custom",)),
         (messages.Thinking, ("budget_tokens",)),
         (messages.OutputConfig, ("effort",)),
-        (
-            responses.Part,
-            ("detail", "file_data", "file_id", "file_url", "filename", "image_url", "input_audio", "refusal"),
-        ),
         (form.Format, ("format",)),
     )
     for name in names

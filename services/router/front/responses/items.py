@@ -45,6 +45,14 @@ REASONING: Mapping[str, tuple[Any, ...]] = {"effort": (), "generate_summary": ()
 STREAM: Mapping[str, tuple[Any, ...]] = {"include_obfuscation": (False,)}
 PART: Mapping[str, tuple[Any, ...]] = {
     "annotations": ([],),
+    "detail": (),
+    "file_data": (),
+    "file_id": (),
+    "file_url": (),
+    "filename": (),
+    "image_url": (),
+    "input_audio": (),
+    "refusal": (),
     "logprobs": ([],),
     "prompt_cache_breakpoint": ({"mode": "explicit"},),
 }
@@ -181,6 +189,7 @@ class _Items:
             self.close()
         for at, part in enumerate(item.content or ()):
             where = f"{path}.content[{at}]"
+            refuse(part, PART, f"{where}.")
             if part.type != "reasoning_text" or part.text is None:
                 raise InvalidRequest(
                     f"{where}.type: {part.type[:80]!r} is no reasoning_text", f"{where}.type"
