@@ -10,11 +10,16 @@ import argparse
 import time
 from pathlib import Path
 
-from benchmarks.mesh import abort, handoff, index
+from benchmarks.mesh import abort, baselines, collapse, handoff, index, one_md_lost, overload, skew
 from benchmarks.mesh.options import DEFAULT_TRACE, Case, Options, say
 from benchmarks.report import Result, show
 
 CASES: dict[str, Case] = {
+    "overload": overload.case,
+    "collapse": collapse.case,
+    "skew": skew.case,
+    "one-md-lost": one_md_lost.case,
+    "baselines": baselines.case,
     "abort": abort.case,
     "handoff": handoff.case,
     "index": index.case,

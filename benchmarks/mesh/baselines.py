@@ -42,7 +42,7 @@ PLAIN = RouterPolicy(relay=False, singular=False, md_local_tokens=0, **PATIENT)
 
 SYSTEMS: Mapping[str, MeshPlan] = {
     "PD in one datacenter": replace(PLAN, main_in_a=True, router=PLAIN),
-    "naive PD across": replace(PLAN, router=PLAIN, line=LinePolicy(oldest_share=1.0)),
+    "naive PD across": replace(PLAN, router=PLAIN, line=LinePolicy(oldest_share=1.0), dealt=False),
     "DRC only": replace(PLAN, router=PLAIN),
     "PDD": PLAN,
 }

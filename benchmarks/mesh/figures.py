@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.simulation.clients import Client
@@ -52,5 +52,3 @@ def relay_share(clients: Iterable[Client]) -> float:
     """Part of all ids that relays drew."""
     ended = done(clients)
     return sum(each.relayed for each in ended) / max(1, sum(each.made for each in ended))
-
-

@@ -30,6 +30,7 @@ class Mix:
     longest: int = 60_000  # a session that has got so long ends
     system: int = 0  # tokens that all sessions begin with
     tenants: int = 1
+    told: bool = False  # clients say how long their answers get
 
 
 @dataclass(eq=False)
@@ -93,7 +94,7 @@ class Traffic:
             [name for name in self.mesh.workers if name.rstrip("0123456789") == role] for role in roles
         ]
         for at in range(count):
-            session = self._new()
+            session = self.begin()
             session.turns = 1
             self.mesh.seed(session.ids, *(names[at % len(names)] for names in workers if names))
             self.rest.append(session)
@@ -108,9 +109,11 @@ class Traffic:
         length = len(session.ids)
         if session.turns:
             session.ids += self._text(self._draw(self.mix.added) if added is None else added)
+        outputs = self._draw(self.mix.output)
         client = self.mesh.submit(
             session.ids,
-            self._draw(self.mix.output),
+            outputs,
+            max_tokens=outputs if self.mix.told else 4096,
             tag=tag,
             tenant=session.tenant,
             session=session.number.to_bytes(8, "big"),
@@ -124,12 +127,13 @@ class Traffic:
         if self.choose is not None and (chosen := self.choose(self)) is not None:
             return chosen
         if not self.rest or self.random.random() < self.mix.new:
-            return self._new()
+            return self.begin()
         at = self.random.randrange(len(self.rest))
         self.rest[at], self.rest[-1] = self.rest[-1], self.rest[at]
         return self.rest.pop()
 
-    def _new(self) -> Session:
+    def begin(self) -> Session:
+        """A session that has said nothing yet."""
         self._sessions += 1
         tenant = f"tenant {self._sessions % self.mix.tenants}"
         return Session(self._sessions, tenant, self._system + self._text(self._draw(self.mix.first)))

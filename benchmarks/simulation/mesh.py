@@ -61,6 +61,7 @@ class MeshPlan:
     router: RouterPolicy = field(default_factory=RouterPolicy)
     worker: WorkerPolicy = field(default_factory=WorkerPolicy)
     line: LinePolicy = field(default_factory=LinePolicy)
+    dealt: bool = True  # senders keep to the shares of the line that the router deals
 
     @property
     def scale(self) -> float:
@@ -87,7 +88,9 @@ class VirtualMesh:
         self.layout = small_layout(plan.block_tokens)
         self.sim = Sim(seed, chunk=self.layout.block_bytes, after=self._after)
         lan = plan.lan_rate * plan.scale
-        self.wan = Line(plan.wan_rate * plan.scale, plan.wan_rtt / 2, landing=0.0, name=WAN)
+        self.wan = Line(
+            plan.wan_rate * plan.scale, plan.wan_rtt / 2, landing=0.0, name=WAN if plan.dealt else ""
+        )
         self.lans = {side: Line(lan, plan.lan_rtt / 2, landing=0.0) for side in ("a", "b")}
         self.sim.line_between = self._line_between
         self.workers: dict[str, WorkerNode] = {}
@@ -145,6 +148,7 @@ class VirtualMesh:
             fingerprint=FINGERPRINT,
             kv_address=f"{name}:7000",
             line_of=lambda other: WAN if self._place(other) != datacenter else f"inside {datacenter}",
+            line_oldest=lambda line: self._oldest(name, line),
         )
         self.workers[name] = node
         self.sim.add(node)
@@ -170,6 +174,16 @@ class VirtualMesh:
             seeded += 1
         return seeded
 
+    def held(self, ids: Sequence[int], role: m.Role) -> int:
+        """Leading tokens of which the worker of a role that has most holds the KV."""
+        hashes = chain_hashes(self.root(b""), ids, self.plan.block_tokens)
+        found = 0
+        for name, node in self.workers.items():
+            if node.alive and role_of(name) is role:
+                absent = (at for at, hash_ in enumerate(hashes) if node.pool.find(hash_) is None)
+                found = max(found, next(absent, len(hashes)))
+        return found * self.plan.block_tokens
+
     def forget(self) -> None:
         """Main decodes drop what nobody uses: a decoder without a cache of past turns."""
         for name in self.workers:
@@ -187,6 +201,11 @@ class VirtualMesh:
 
     def _place(self, name: str) -> str:
         return self.sim.nodes[name].datacenter
+
+    def _oldest(self, name: str, line: str) -> float | None:
+        """Part of a sender's share of the line that routers deal to its oldest transfers."""
+        held = self.wan.shares.get(name) if line == WAN else None
+        return None if held is None else held.oldest(self.sim.now)
 
     def _line_between(self, one: Node, other: Node) -> Line:
         return self.lans[one.datacenter] if one.datacenter == other.datacenter else self.wan

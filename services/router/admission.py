@@ -165,6 +165,10 @@ class WaitingRoom:
                         return rid
         return None
 
+    def oldest(self) -> Rid | None:
+        """The one that came first of all."""
+        return min(self._where, default=None)
+
     def peek(self) -> Rid | None:
         """Whose turn it is."""
         if not self._levels:

@@ -4,7 +4,7 @@ at once.
 
 from __future__ import annotations
 
-from services.router.admission import Admission
+from services.router.admission import LET_WAIT, Admission
 from services.router.admissions import Admissions
 from services.router.lifecycle import Request
 from services.router.mesh import Mesh
@@ -18,7 +18,7 @@ from shared.errors import ContextTooLong, InvalidRequest, Unavailable
 from shared.kv.hashing import chain_root
 from shared.wire.messages import Rid
 
-ROOM_TRIES = 4
+ROOM_TRIES = 8
 """Waiting requests that may find no room at one event before the rest goes on waiting."""
 
 
@@ -73,7 +73,7 @@ class Gate:
     def _serve(self, now: float, admission: Admission) -> None:
         room = admission.room
         tried: set[Rid] = set()
-        rid = room.peek()
+        rid = self._overdue(now, admission) or room.peek()
         while rid is not None and len(tried) < ROOM_TRIES:
             r = self._requests[rid]
             r.waiting, r.retry_at = False, None
@@ -83,6 +83,17 @@ class Gate:
             else:
                 admission.leave(now, rid, served=True)
             rid = room.after(tried) if tried else room.peek()
+
+    def _overdue(self, now: float, admission: Admission) -> Rid | None:
+        """The request that has waited longest, where that is longer than anybody was let in for: what it
+        waits for comes so seldom that others take it.
+        """
+        rid = admission.room.oldest()
+        r = None if rid is None else self._requests[rid]
+        if r is None or r.waits_until is None:
+            return None
+        left = self._mesh.policy.queue_wait * (1 - LET_WAIT)
+        return rid if r.waits_until - now < left else None
 
     def _pools(self, spec: GenerationRequest) -> list[PoolKey]:
         if not spec.ids:
