@@ -14,7 +14,7 @@ from pathlib import Path
 from scripts.model_cache import model_dir
 from shared.runtime.service import run_loop
 from tests.chaos.judging import Must, is_red, missed
-from tests.chaos.scene import FEW, NODES, Scene
+from tests.chaos.scene import FEW, NODES, TWO_ROUTERS, Scene
 from tests.chaos.story import Outcome, Plan, hastily, really, run
 from tests.support.switched_off import CHECKS
 
@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--burst", type=int, default=Plan.burst, help="faults between two quiet windows")
     parser.add_argument("--quiet", type=float, default=Plan.quiet, help="seconds of a quiet window")
     parser.add_argument("--kinds", nargs="+", default=(), help="only these kinds of faults")
+    parser.add_argument("--routers", type=int, choices=(1, 2), default=1, help="that clients are dealt to")
     parser.add_argument("--few", action="store_true", help="one worker of each role")
     parser.add_argument(
         "--real", action="store_true", help="the development model; few clients, short prompts"
@@ -39,7 +40,8 @@ def main() -> int:
     )
     parser.add_argument("--logs", default="", help="directory of the nodes' logs (default: a temporary one)")
     options = parser.parse_args()
-    scene = Scene(nodes=FEW if options.few else NODES)
+    nodes = FEW if options.few else TWO_ROUTERS if options.routers == 2 else NODES
+    scene = Scene(nodes=nodes)
     plan = Plan(
         seconds=options.seconds,
         seed=options.seed,

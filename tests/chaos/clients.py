@@ -78,6 +78,7 @@ class Client:
         self.disconnects = 0
         self.slow_reads = 0
         self.stopping = False
+        self.spared = False  # nothing is done to its router
 
     async def run(self) -> None:
         """Sessions, one after the other."""
@@ -250,7 +251,7 @@ class Client:
         tally.errors[ask.error] += 1
         refused = not ask.accepted and ask.error.endswith("+retry")
         broken_off = not ask.error[0].isdigit() and ask.error.endswith(("Error", "Timeout"))
-        if broken_off and self._trouble.ends_rightly(ask.began, now, after=ROUTER_AFTER):
+        if broken_off and not self.spared and self._trouble.ends_rightly(ask.began, now, after=ROUTER_AFTER):
             tally.excused += 1
             return
         if refused and self._trouble.during(ask.began, now, after=AFTER):

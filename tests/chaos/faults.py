@@ -197,7 +197,8 @@ class Faults:
 
     def _some_worker(self, kind: str = "") -> str:
         """A worker to which nothing is done just now, mostly one whose fellow is well."""
-        names = [name for name in self._stage.scene.nodes if name != ROUTER and name.startswith(kind)]
+        scene = self._stage.scene
+        names = [name for name in scene.nodes if name not in scene.routers and name.startswith(kind)]
         free = [name for name in names if name not in self._busy] or names
         alone = {name.partition("-")[0] for name in self._busy}
         kept = [name for name in free if name.partition("-")[0] not in alone]

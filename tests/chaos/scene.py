@@ -21,6 +21,8 @@ NODES: Nodes = {
     "prefill-0": ("prefill", "a"),
     "prefill-1": ("prefill", "a"),
 }
+TWO_ROUTERS: Nodes = {**NODES, "router-1": ("router", "a")}
+"""The second one is spared by all that is done to routers: its clients have no excuse."""
 FEW: Nodes = {name: where for name, where in NODES.items() if not name.endswith("-1")}
 _SENDS_TO: Mapping[RoleName, tuple[RoleName, ...]] = {
     "prefill": ("relay", "main_decode", "router"),
@@ -89,7 +91,11 @@ class Scene:
 
     def peers(self, name: str) -> set[str]:
         """The workers with whom a worker has a KV session."""
-        return {a if b == name else b for a, b in self.pairs() if name in (a, b)} - {ROUTER}
+        return {a if b == name else b for a, b in self.pairs() if name in (a, b)} - set(self.routers)
+
+    @property
+    def routers(self) -> list[str]:
+        return [name for name, (role, _) in self.nodes.items() if role == "router"]
 
     def far(self, source: str, target: str) -> bool:
         """Whether the line is between two nodes."""

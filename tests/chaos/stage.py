@@ -21,7 +21,7 @@ from benchmarks.wan.proxy import WanProxy
 from shared.runtime.children import Children
 from shared.runtime.mesh_file import load_mesh
 from shared.runtime.settings import MeshConfig, NodeConfig, RoleName
-from tests.chaos.scene import ROUTER, Scene
+from tests.chaos.scene import Scene
 from tests.chaos.tripwire import OFF, Wire, arm
 from tests.support.small_tokenizer import small_tokenizer
 
@@ -61,8 +61,13 @@ class Stage:
     restarts: int = 0
 
     @property
+    def urls(self) -> list[str]:
+        """Where clients ask: each router."""
+        return [f"http://{self.http[name]}" for name in self.scene.routers]
+
+    @property
     def url(self) -> str:
-        return f"http://{self.http[ROUTER]}"
+        return self.urls[0]
 
     @property
     def line(self) -> list[WanProxy]:
@@ -110,15 +115,18 @@ class Stage:
                 self.crashes.append(f"{node.name} ended with {node.process.returncode}")
 
     async def ready(self) -> bool:
-        """Whether the router can use every node, and all have their sessions."""
+        """Whether every router can use every node, and all have their sessions."""
         if not all(node.up and not node.stopped for node in self.nodes.values()):
             return False
+        return all([await self._complete(url) for url in self.urls])
+
+    async def _complete(self, url: str) -> bool:
         try:
-            told = json.loads(await asyncio.to_thread(_get, f"{self.url}/ready"))
+            told = json.loads(await asyncio.to_thread(_get, f"{url}/ready"))
         except (OSError, ValueError):
             return False
         workers = {one["node"]: one for one in told["workers"]}
-        return set(workers) == set(self.scene.nodes) - {ROUTER} and all(
+        return set(workers) == set(self.scene.nodes) - set(self.scene.routers) and all(
             one["usable"] and self.scene.peers(name) <= set(one["peers"]) for name, one in workers.items()
         )
 

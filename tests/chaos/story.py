@@ -70,7 +70,7 @@ class Story:
         self._clients = [
             Client(
                 f"client-{at}",
-                stage.url,
+                stage.urls[at % len(stage.urls)],
                 knows,
                 plan.manner,
                 draw.getrandbits(32),
@@ -81,6 +81,8 @@ class Story:
             )
             for at in range(plan.clients)
         ]
+        for at, client in enumerate(self._clients):
+            client.spared = at % len(stage.urls) > 0
         long = plan.seconds >= _LONG
         self._faults = Faults(stage, draw.getrandbits(32), self._trouble, long=long, kinds=plan.kinds)
         self._recovery: list[float] = []
