@@ -14,17 +14,17 @@ from pathlib import Path
 import torch
 
 from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, StepResult, WorkItem
+from shared.engine.attempt import Outcome, outcomes
 from shared.engine.attention import Part, StepAttention, by_place
 from shared.engine.contexts import Contexts
 from shared.engine.model import LlamaModel, load_model
-from shared.engine.refusal import Bounds, refusal
+from shared.engine.refusal import Bounds
 from shared.engine.sampler import draw_batch, score_rows
 from shared.engine.weights import Progress
-from shared.errors import ConfigError, MeshError
+from shared.errors import ConfigError
 from shared.kv.layout import KvLayout, full_attention
 from shared.kv.store import KvStore
 
-Outcome = Drawn | None | Exception
 _CONTEXT_BYTES = 256 << 20
 _SCORED = 32
 
@@ -124,14 +124,11 @@ class TorchRunner:
         self._use_threads()
         self._contexts.begin(plan.ended)
         self._scores = {}
-        outcomes: list[Outcome] = [refusal(item, self._bounds) for item in plan.items]
-        sound = [at for at, outcome in enumerate(outcomes) if outcome is None]
         with torch.inference_mode():
-            for at, outcome in zip(sound, self._attempt([plan.items[at] for at in sound]), strict=True):
-                outcomes[at] = outcome
+            found = outcomes(plan, self._bounds, self._compute)
         self._contexts.trim()
         scores = {at: self._scores[one.seq] for at, one in enumerate(plan.items) if one.seq in self._scores}
-        return StepResult(tuple(outcomes), time.perf_counter() - began, scores)
+        return StepResult(tuple(found), time.perf_counter() - began, scores)
 
     def close(self) -> None:
         """Forget all sequences. The memory goes when the last view of it does."""
@@ -142,17 +139,6 @@ class TorchRunner:
         if self._thread != threading.get_ident():
             torch.set_num_threads(self._threads)
             self._thread = threading.get_ident()
-
-    def _attempt(self, items: Sequence[WorkItem]) -> list[Outcome]:
-        """All items in one forward; where that raises, each by itself, so that only the guilty fails."""
-        if not items:
-            return []
-        try:
-            return self._compute(items)
-        except (RuntimeError, MemoryError, OSError, ValueError, IndexError, MeshError) as error:
-            if len(items) == 1:
-                return [error]
-        return [outcome for item in items for outcome in self._attempt([item])]
 
     def _compute(self, items: Sequence[WorkItem]) -> list[Outcome]:
         contexts, config = self._contexts, self._model.config
@@ -167,10 +153,10 @@ class TorchRunner:
         turns = self._rotary.at(positions, max(part.end for part in parts) - 1)
         attend = StepAttention([parts[at] for at in order], config.heads, config.windows)
         hidden = self._model.forward(ids, turns, attend)
-        outcomes = self._draw(items, order, hidden)
+        drawn = self._draw(items, order, hidden)
         for item, part in zip(items, parts, strict=True):
             contexts.commit(part.context, part.new, item.blocks)
-        return outcomes
+        return drawn
 
     def _score(self, item: WorkItem, hidden: torch.Tensor) -> tuple[Drawn, ...]:
         """Log-probabilities of the ids that follow an item's own; a few rows of scores at a time."""
@@ -182,7 +168,7 @@ class TorchRunner:
         return tuple(found)
 
     def _draw(self, items: Sequence[WorkItem], order: Sequence[int], hidden: torch.Tensor) -> list[Outcome]:
-        outcomes: list[Outcome] = [None] * len(items)
+        found: list[Outcome] = [None] * len(items)
         rows, drawing, draws = [], [], []
         row = -1
         for at in order:
@@ -197,5 +183,5 @@ class TorchRunner:
         if draws:
             logits = self._model.logits(hidden[rows])
             for at, outcome in zip(drawing, draw_batch(logits, draws), strict=True):
-                outcomes[at] = outcome
-        return outcomes
+                found[at] = outcome
+        return found

@@ -14,20 +14,20 @@ from pathlib import Path
 import torch
 
 from shared.engine.api import Draw, Drawn, StepPlan, StepResult, WorkItem
+from shared.engine.attempt import Outcome, outcomes
 from shared.engine.device.batch import Buffers, Shape, fitting, shapes
 from shared.engine.device.block_rows import BlockRows
 from shared.engine.device.model import DeviceModel, load_device_model
 from shared.engine.device.sampler import draw_on_device
 from shared.engine.device.steps import Steps
 from shared.engine.device.store import DeviceStore
-from shared.engine.refusal import Bounds, refusal
+from shared.engine.refusal import Bounds
 from shared.engine.sampler import score_rows
 from shared.engine.weights import Progress
-from shared.errors import ConfigError, DeviceLost, MeshError
+from shared.errors import ConfigError, DeviceLost
 from shared.kernels import warmup
 from shared.kv.layout import KvLayout, full_attention
 
-Outcome = Drawn | None | Exception
 GRAPH_TOKENS = 512
 """Largest step that is recorded; a longer chunk of a prompt hides what launching costs."""
 _SCORED = 64  # rows whose scores are held at once
@@ -140,15 +140,12 @@ class DeviceRunner:
         began = time.perf_counter()
         self._rows.drop(plan.ended)
         self._scores = {}
-        outcomes: list[Outcome] = [refusal(item, self._bounds) for item in plan.items]
-        sound = [at for at, outcome in enumerate(outcomes) if outcome is None]
         with torch.inference_mode(), self._on_device():
             self._store.begin()
-            for at, outcome in zip(sound, self._attempt([plan.items[at] for at in sound]), strict=True):
-                outcomes[at] = outcome
+            found = outcomes(plan, self._bounds, self._compute, self._settle)
             self._settle()
         scores = {at: self._scores[one.seq] for at, one in enumerate(plan.items) if one.seq in self._scores}
-        return StepResult(tuple(outcomes), time.perf_counter() - began, scores)
+        return StepResult(tuple(found), time.perf_counter() - began, scores)
 
     def close(self) -> None:
         """Give pinned memory back and forget all sequences."""
@@ -164,18 +161,6 @@ class DeviceRunner:
             self._store.finish()
         except RuntimeError as error:
             raise DeviceLost(f"{self._device}: {error}; restart this worker") from error
-
-    def _attempt(self, items: Sequence[WorkItem]) -> list[Outcome]:
-        """All items in one forward; where that raises, each by itself, so that only the guilty fails."""
-        if not items:
-            return []
-        try:
-            return self._compute(items)
-        except (RuntimeError, MemoryError, ValueError, IndexError, TypeError, MeshError) as error:
-            self._settle()
-            if len(items) == 1:
-                return [error]
-        return [outcome for item in items for outcome in self._attempt([item])]
 
     def _compute(self, items: Sequence[WorkItem]) -> list[Outcome]:
         tokens = sum(len(item.ids) for item in items)
@@ -215,7 +200,7 @@ class DeviceRunner:
         return [block for item, first, end in spans for block in item.blocks[first:end]]
 
     def _draw(self, items: Sequence[WorkItem], hidden: torch.Tensor) -> list[Outcome]:
-        outcomes: list[Outcome] = [None] * len(items)
+        found: list[Outcome] = [None] * len(items)
         drawing: list[tuple[int, Draw]] = [
             (at, item.draw) for at, item in enumerate(items) if item.draw is not None
         ]
@@ -224,8 +209,8 @@ class DeviceRunner:
             chosen = hidden[: len(items)] if len(rows) == len(items) else hidden[rows]
             logits = self._model.logits(chosen)
             for at, outcome in zip(rows, draw_on_device(logits, [draw for _, draw in drawing]), strict=True):
-                outcomes[at] = outcome
-        return outcomes
+                found[at] = outcome
+        return found
 
 
 def _device(name: str) -> torch.device:
