@@ -64,7 +64,7 @@ async def test_whatever_the_moment_nothing_is_left(road: str, synthetic: Synthet
 
 
 async def test_a_deadline_is_an_abort_too(synthetic: SyntheticModel) -> None:
-    async with live_mesh(synthetic, shape_of("one_shot")) as mesh:
+    async with live_mesh(synthetic, shape_of("one_shot", blocks=1024)) as mesh:
         with pytest.raises(Refused) as caught:
             await mesh.client.complete(range(3, 63), 3000, ignore_eos=True, timeout=0.6)
         assert caught.value.error["code"] == "deadline_exceeded"
