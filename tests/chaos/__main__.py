@@ -15,8 +15,7 @@ from scripts.model_cache import model_dir
 from shared.runtime.service import run_loop
 from tests.chaos.judging import Must, is_red, missed
 from tests.chaos.scene import FEW, NODES, TWO_ROUTERS, Scene
-from tests.chaos.story import Outcome, Plan, hastily, really, run
-from tests.support.switched_off import CHECKS
+from tests.chaos.story import SEEN, Outcome, Plan, hastily, really, run
 
 _WHOLE = 600.0  # seconds from which on a run has to show what a whole one must
 
@@ -35,9 +34,7 @@ def main() -> int:
     parser.add_argument(
         "--real", action="store_true", help="the development model; few clients, short prompts"
     )
-    parser.add_argument(
-        "--without", choices=sorted(CHECKS), default="", help="a check to switch off: turns red"
-    )
+    parser.add_argument("--without", choices=SEEN, default="", help="a check to switch off: turns red")
     parser.add_argument("--logs", default="", help="directory of the nodes' logs (default: a temporary one)")
     options = parser.parse_args()
     nodes = FEW if options.few else TWO_ROUTERS if options.routers == 2 else NODES

@@ -22,6 +22,8 @@ ENDED_WITHIN = 120.0
 RESTED_WITHIN = 60.0
 """Seconds until nothing may be held any more; longer than any lease."""
 _EOS = 2  # of the development model
+SEEN = ("accept_damage", "publish_early", "append_twice", "name_terms_twice", "forget_releases")
+"""Checks of ledger and log that clients, or what is held at the end, show to be off."""
 _SEEN_AT_REST = ("forget_releases",)  # checks whose want shows once all is over
 _LONG = 60.0  # seconds from which on a run has pauses that are longer than the leases
 _ANGRY = ("Traceback", '"level": "error"', '"level":"error"')

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.judging import Difference, Must, Tally, Trouble, difference, is_red, missed, verdict
-from tests.chaos.scene import TWO_ROUTERS, Scene
+from tests.chaos.scene import FEW, TWO_ROUTERS, Scene
 from tests.chaos.stage import Held, leaked
-from tests.chaos.story import Plan, hastily, run
+from tests.chaos.story import SEEN, Plan, hastily, really, run
 
 RUN = list(range(100, 160))
 
@@ -27,10 +27,18 @@ def test_whatever_breaks_clients_are_told_each_id_once_and_nothing_is_left(tmp_p
     assert outcome.line["finished"]
 
 
+@pytest.mark.model
+@pytest.mark.timeout(400)
+def test_a_real_model_is_broken_too(model_directory: Path, tmp_path: Path) -> None:
+    """A short run with the development model: every id is the reference's in its context (I7)."""
+    plan = Plan(seconds=10.0, seed=2, clients=4, gap=1.0, quiet=4.0, patience=120.0, scene=Scene(nodes=FEW))
+    outcome = asyncio.run(run(really(plan, model_directory), tmp_path))
+    assert not is_red(outcome.line), (json.dumps(outcome.line), outcome.notes, outcome.script)
+    assert outcome.line["finished"]
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "check", ["accept_damage", "publish_early", "append_twice", "name_terms_twice", "forget_releases"]
-)
+@pytest.mark.parametrize("check", SEEN)
 def test_a_check_that_is_switched_off_turns_the_run_red(check: str, tmp_path: Path) -> None:
     """In real processes; `property/test_mesh_sees.py` has the same in virtual time."""
     outcome = asyncio.run(run(hastily(Plan(seed=7), check), tmp_path))
