@@ -17,10 +17,10 @@ from benchmarks.simulation.clients import Client
 from benchmarks.simulation.mesh import MeshPlan, VirtualMesh
 
 LINE_LOAD = 0.7
-RATE = 16.0
-PLAN = MeshPlan(prefills=8, relays=2, mains=8)
+RATE = 10.0
+PLAN = MeshPlan(prefills=4, relays=2, mains=8)
 MIX = Mix(first=12_000, added=800, new=0.02)
-SESSIONS = 240
+SESSIONS = 160
 DOWN = 3.0
 """Seconds until it is there again."""
 
@@ -41,7 +41,7 @@ class Loss:
 
 def case(options: Options) -> list[Result]:
     """Pairs of the same seed."""
-    seconds = float(options.pick(10, 30, 90))
+    seconds = float(options.pick(8, 25, 90))
     seeds = options.chosen_seeds(1, 3, 5)
     lost = [run(seed, seconds, dies=True) for seed in seeds]
     calm = [run(seed, seconds, dies=False) for seed in seeds]

@@ -23,7 +23,7 @@ SESSIONS = 100
 ZIPF = 1.0
 """The k-th session has 1/k of the first one's turns."""
 
-RATE = 18.0
+RATE = 12.0
 NEWCOMERS = ("md5", "p5")
 
 
@@ -41,7 +41,7 @@ class Skewed:
 
 def case(options: Options) -> list[Result]:
     """Some seeds."""
-    seconds = float(options.pick(10, 40, 120))
+    seconds = float(options.pick(8, 30, 120))
     found = [run(seed, seconds) for seed in options.chosen_seeds(1, 3, 5)]
     for each in found:
         say(
