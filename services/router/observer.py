@@ -89,6 +89,7 @@ class Observer:
         return Picture(
             node=self._node,
             datacenter=self._datacenter,
+            at_ms=_ms(now),
             draining=draining,
             ready=bool(readiness["ready"]),
             reasons=[*readiness["reasons"], *_why_not(readiness)],

@@ -124,6 +124,8 @@ class Picture(msgspec.Struct, frozen=True):
 
     node: str
     datacenter: str
+    at_ms: float
+    """When it was made, by the router's own clock: what only grows becomes a rate by it."""
     draining: bool
     ready: bool
     reasons: list[str]

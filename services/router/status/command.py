@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -80,7 +80,7 @@ def _json(target: Target, watch: float) -> None:
 
 def _tables(target: Target, watch: float) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=PIPED_WIDTH)
-    look = _Look(target, time.monotonic)
+    look = _Look(target)
     if not watch:
         console.print(render(look.take()))
         return
@@ -99,17 +99,16 @@ def _tables(target: Target, watch: float) -> None:
 class _Look:
     """Pictures of one router, and what they say together: rates of lines."""
 
-    def __init__(self, target: Target, clock: Callable[[], float]) -> None:
+    def __init__(self, target: Target) -> None:
         self.rates: dict[str, float] = {}
         self._target = target
-        self._clock = clock
         self._sent: dict[str, int] = {}
         self._at = 0.0
 
     def take(self) -> Picture:
         """The picture now. Raises NotAnswered."""
         picture = read(ask(self._target), self._target)
-        now = self._clock()
+        now = picture.at_ms / 1000
         sent = {line.name: line.sent for line in picture.lines}
         self.rates = {
             name: max(0, count - self._sent[name]) / (now - self._at)

@@ -80,6 +80,7 @@ def picture(**changed: object) -> Picture:
     whole = Picture(
         node="router-0",
         datacenter="a",
+        at_ms=10_000.0,
         draining=False,
         ready=True,
         reasons=[],
@@ -236,12 +237,11 @@ async def test_watching_counts_the_rate_of_a_line_and_survives_a_lost_router(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = Operator(picture())
-    times = iter([10.0, 12.0])
     async with serving(admin_routes(shown, KEY)) as port:
-        look = _Look(Target("router-0", "127.0.0.1", port, KEY, "file"), lambda: next(times))
+        look = _Look(Target("router-0", "127.0.0.1", port, KEY, "file"))
         await asyncio.to_thread(look.take)
         assert look.rates == {}
-        shown.shown = picture(lines=[msgspec.structs.replace(LINE, sent=2_001_000)])
+        shown.shown = picture(at_ms=12_000.0, lines=[msgspec.structs.replace(LINE, sent=2_001_000)])
         await asyncio.to_thread(look.take)
     assert look.rates == {"a-b": 1e6}
     assert capsys.readouterr().err == ""

@@ -61,7 +61,8 @@ export class History {
 
   add(at, values) {
     const last = this.rows.at(-1);
-    if (last && Object.keys(values).some((name) => name.startsWith("+") && values[name] < (last.values[name] ?? 0))) this.rows = []; // it began anew
+    if (last?.at === at) return; // seen already, before a reconnect
+    if (last && (at < last.at || Object.keys(values).some((name) => name.startsWith("+") && values[name] < (last.values[name] ?? 0)))) this.rows = []; // something began anew
     this.rows.push({ at, values });
     while (this.rows[0].at < at - this.keep) this.rows.shift();
   }

@@ -19,7 +19,7 @@ function show(picture) {
   if (paused) return;
   const now = performance.now();
   if (history.node !== picture.node) history = Object.assign(new History(), { node: picture.node });
-  history.add(now, figures(picture));
+  history.add(picture.at_ms, figures(picture));
   say(by("node"), picture.node);
   document.title = `${picture.node}: ${picture.requests.live} running`;
   const models = [...new Set(picture.workers.map((one) => one.model).filter(Boolean))];
