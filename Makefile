@@ -8,7 +8,7 @@ PY := .venv/bin/python
 CONFIG ?= deploy/mesh.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-engine bench-gpu bench-mesh bench-router test-clients test-ui
+.PHONY: help setup demo serve test chaos check check-kernels check-deploy reference bench-transport bench-engine bench-gpu bench-mesh bench-router test-clients test-ui fuzz
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ chaos: setup ## break a mesh of real processes for ten minutes and judge every t
 
 test-clients: setup ## run other people's clients against a mesh, each in an environment of its own; write docs/clients.md
 	@$(PY) -m scripts.test_clients $(ARGS)
+
+fuzz: setup ## search for bytes that the wire's readers take badly, guided by coverage (ARGS="--seconds 600 listener")
+	@$(PY) -m tests.fuzz $(ARGS)
 
 check: setup ## lint, formatting, types, import rules, changed GPU kernels
 	@$(PY) -m ruff check .

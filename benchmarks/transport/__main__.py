@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.report import Result, show
-from benchmarks.transport import line_cases, long_cases, trace_mix
+from benchmarks.transport import line_cases, long_cases, soak, trace_mix
 from benchmarks.transport.agentic import DEFAULT
 from benchmarks.transport.compress import compress
 from benchmarks.transport.line_cases import Wan
@@ -121,6 +121,11 @@ def cuts_case(options: argparse.Namespace) -> list[Result]:
     )
 
 
+def soak_case(options: argparse.Namespace) -> list[Result]:
+    """Minutes of transfers and cuts: nothing grows, nothing is left."""
+    return asyncio.run(soak.soak(20 if options.quick else 600 if options.full else 120, say))
+
+
 CASES: dict[str, Case] = {
     "trace-mix": trace_mix_case,
     "loopback": loopback_case,
@@ -133,6 +138,7 @@ CASES: dict[str, Case] = {
     "many": many_case,
     "estimate": estimate_case,
     "cuts": cuts_case,
+    "soak": soak_case,
 }
 
 

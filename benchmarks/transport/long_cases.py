@@ -39,22 +39,38 @@ def many(count: int, at_once: int, runs: int, say: Say) -> list[Result]:
     return [Result("many: second half / first", value, "Gbit/s", None, quartiles(ratios), 0.9, more=facts)]
 
 
-async def estimate(idle_seconds: float, say: Say) -> list[Result]:
-    """A sender that sends a tenth of the time, then one that always does while the rate changes. The cap is
-    five times the rate, so that only what is measured counts."""
+DUTY = {"1 s of every 10": (1.0, 10.0), "80 ms of every 0.8 s": (0.08, 0.8)}
+"""How a sender sends a tenth of the time: seconds of the line, seconds from one start to the next."""
+
+
+async def estimate(seconds: float, say: Say) -> list[Result]:
+    """A sender that sends a tenth of the time, in long and in short bursts, then one that always does while
+    the rate changes. The cap is five times the rate, so that only what is measured counts."""
     line = Wan(200, 40, 0, 2, cap_mbit=1000)
-    size = int(line.rate) >> 20 << 20  # a second of the line, every ten
-    count = max(2, round(idle_seconds / 10))
+    found = []
     async with course(line.impairment, say) as where:
-        idle = await asyncio.to_thread(over, line, where, total=size * count, sizes=(size,) * count, gap=10.0)
-        last = [rate for when, rate in idle.estimates if when > idle.estimates[-1][0] - 5]
-        off = [abs(rate / line.rate - 1) for rate in last]
-        say(f"estimate at 10% duty: {statistics.median(last) * 8e-6:.0f} of {line.mbit:g} Mbit/s")
-        facts = {"engine": where.engine, "seconds": round(idle.estimates[-1][0] - idle.estimates[0][0])}
-        value = statistics.median(last) * 8e-6
-        case = "estimate at 10% duty: distance"
-        found = [Result(case, value, "Mbit/s", line.mbit, quartiles(off), 0.15, True, facts)]
+        for name, (busy, gap) in DUTY.items():
+            found.append(await _at_duty(line, where, name, int(busy * line.rate), gap, seconds))
+            say(f"estimate at {name}: {found[-1].value:.0f} of {line.mbit:g} Mbit/s")
         return found + await _followed(line, where, say)
+
+
+async def _at_duty(line: Wan, where: Course, name: str, size: int, gap: float, seconds: float) -> Result:
+    """Every estimate counts from the fifth burst, or the middle of the run, on."""
+    block = 1 << 20
+    size = max(block, -(-size // block) * block)
+    count = max(2, round(seconds / gap))
+    run = await asyncio.to_thread(
+        over, line, where, total=size * count, sizes=(size,) * count, gap=gap, most=seconds + 60
+    )
+    began, ended = run.estimates[0][0], run.estimates[-1][0]
+    counts = min(began + 5 * gap, (began + ended) / 2)
+    last = [rate for when, rate in run.estimates if when >= counts]
+    off = [abs(rate / line.rate - 1) for rate in last]
+    facts = {"engine": where.engine, "seconds": round(ended - began), "bursts": count}
+    value = statistics.median(last) * 8e-6
+    case = f"estimate at 10% duty, {name}: distance"
+    return Result(case, value, "Mbit/s", line.mbit, quartiles(off), 0.15, True, facts)
 
 
 async def _followed(line: Wan, where: Course, say: Say) -> list[Result]:

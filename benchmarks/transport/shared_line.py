@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.transport.agentic import Arrival
-from services.router.sharing import EVERY, HORIZON, RENEW, TTL
-from shared.policy.config import LinePolicy
+from services.router.sharing import EVERY, HORIZON, RENEW
+from shared.policy.config import LinePolicy, RouterPolicy
 from shared.policy.line_share import SenderReport, ShareHeld, shares
 from shared.policy.priority import UNCOVERED, SendQueue
 from shared.worker.reports import APART, LINE_APART
@@ -124,6 +124,7 @@ class SharedLine:
     def __init__(self, rate: float, senders: int, dealing: Dealing | None = None) -> None:
         self._rate = rate
         self._dealing = dealing or Dealing()
+        self._ttl = RouterPolicy().share_ttl
         self._senders = [_Sender(at) for at in range(senders)]
         self._active: list[_Sender] = []
         self._now = 0.0
@@ -235,5 +236,5 @@ class SharedLine:
             self._seq += 1
             sender = self._senders[int(name)]
             sender.cut_chunk(self._now)
-            sender.share.grant(self._now, "r", self._seq, rate, TTL, len(grants), oldest)
+            sender.share.grant(self._now, "r", self._seq, rate, self._ttl, len(grants), oldest)
         self._set_rates()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from shared.policy.bursts import EVERY, Burst
 from shared.policy.compression import Mode
 from shared.policy.config import LinePolicy, LinkPolicy
 from shared.policy.flow import UNLIMITED, LineEstimate, TokenBucket, chunk_size
@@ -101,6 +102,8 @@ class Line:
         self._retransmits = 0
         self._busy_since: float | None = None
         self._limited = False  # at the last sample, bytes waited for the line itself
+        self._burst: Burst | None = None  # one that no sample has been taken of yet
+        self._watching: asyncio.TimerHandle | None = None
         self._after_turn = after_turn  # when chunks were sent outside of the owner's own call
 
     # --- senders ---
@@ -119,9 +122,10 @@ class Line:
             self._hungry.append(sender)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._watching):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._watching = None
 
     # --- sending ---
 
@@ -144,6 +148,8 @@ class Line:
             for sender in self._senders:
                 sender.keep_unsent(limit)
         self._bucket.set_rate(now, self._allowed(now))
+        if self._hungry and self._busy_since is None:
+            self._begin_burst(now)
         while self._hungry:
             delay = self._bucket.delay(now)
             if delay > 0 or left <= 0:
@@ -210,6 +216,42 @@ class Line:
             rtt = sum(info.rtt for info in infos) / len(infos)
             gap = self.chunk_limit() / self._estimate.rate if self._estimate.rate else 0.0
             self._estimate.sample(now, delivered / span, rtt=rtt, lost=lost, limited=limited, gap=gap)
+            self._burst = None
+
+    def _watch(self) -> None:
+        """Measure a burst that may be over before a sample is."""
+        self._watching = None
+        burst, now = self._burst, self._clock()
+        infos = self._infos()
+        if burst is None or not infos:
+            self._burst = None
+            return
+        waits = bool(self._hungry) or any(info.unsent for info in infos)
+        burst.point(now, *_sums(infos), waits=waits)
+        rtt = sum(info.least_rtt for info in infos) / len(infos)
+        if not burst.over(now, rtt):
+            self._watch_later()
+            return
+        self._burst = None
+        rate, spread = burst.rate()
+        if rate:
+            lost = sum(info.retransmits for info in infos) > burst.retransmits
+            smoothed = sum(info.rtt for info in infos) / len(infos)
+            self._estimate.sample(now, rate, rtt=smoothed, lost=lost, limited=spread)
+
+    def _watch_later(self) -> None:
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().call_later(EVERY, self._watch)
+
+    def _begin_burst(self, now: float) -> None:
+        """Bytes are about to be sent after a pause."""
+        if self._burst is None:
+            infos = self._infos()
+            self._burst = Burst(now, *_sums(infos), sum(info.retransmits for info in infos))
+            self._watch_later()
+
+    def _infos(self) -> list[TcpInfo]:
+        return [info for sender in self._senders for info in sender.infos()]
 
     # --- inside ---
 
@@ -241,3 +283,8 @@ class Line:
         self._timer = None
         self.turn(self._clock())
         self._after_turn()
+
+
+def _sums(infos: list[TcpInfo]) -> tuple[int, int]:
+    """Bytes that have arrived, and that have left, over all connections."""
+    return sum(info.delivered for info in infos), sum(info.sent for info in infos)

@@ -33,6 +33,8 @@ _MSS_AT, _SACKED_AT, _RTT_AT, _RETRANSMITS_AT, _ACKED_AT, _UNSENT_AT, _TCP_INFO_
     144,
     160,
 )
+_SENT_AT, _TCP_INFO_NEWER_BYTES = 200, 216
+"""Bytes sent and bytes sent again, since Linux 4.19."""
 _RETRY = 0.01
 _LINGER = 1.0
 _UNTOLD = 0.2
@@ -47,6 +49,7 @@ class TcpInfo:
     retransmits: int  # segments, ever
     delivered: int  # bytes that the other side has, ever: acknowledged, or selectively so
     unsent: int  # bytes that the kernel has not sent yet
+    sent: int = 0  # bytes that have left, ever, each counted once
 
 
 class StreamOwner(Protocol):
@@ -230,7 +233,7 @@ class Stream(asyncio.BufferedProtocol):
         if self._socket is None:
             return None
         try:
-            raw = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            raw = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_NEWER_BYTES)
         except OSError:
             return None
         if len(raw) < _TCP_INFO_BYTES:
@@ -240,7 +243,11 @@ class Stream(asyncio.BufferedProtocol):
         sacked = struct.unpack_from("<I", raw, _SACKED_AT)[0] * struct.unpack_from("<I", raw, _MSS_AT)[0]
         delivered = struct.unpack_from("<Q", raw, _ACKED_AT)[0] + sacked
         unsent, least = struct.unpack_from("<II", raw, _UNSENT_AT)
-        return TcpInfo(rtt / 1e6, least / 1e6, retransmits, delivered, unsent)
+        sent = delivered
+        if len(raw) >= _TCP_INFO_NEWER_BYTES:
+            ever, again = struct.unpack_from("<QQ", raw, _SENT_AT)
+            sent = ever - again
+        return TcpInfo(rtt / 1e6, least / 1e6, retransmits, delivered, unsent, sent)
 
     # --- inside ---
 
