@@ -1,4 +1,5 @@
-"""What one node needs on the machine it is to run on: model, keys, certificates, addresses, kernel settings.
+"""What one node needs on the machine it is to run on: model, keys, certificates, traces, addresses,
+kernel settings.
 
 Asks the machine, changes nothing. What the file itself says is `mesh_checks`.
 """
@@ -9,10 +10,12 @@ import os
 import socket
 import ssl
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from shared.runtime.reading import Problem
 from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig, split_address
+from shared.runtime.tracing import NOT_INSTALLED
 
 _LEAST_KEY = 16
 _IPV4 = Path("/proc/sys/net/ipv4")
@@ -23,6 +26,7 @@ def local_problems(mesh: MeshConfig, node: NodeConfig) -> Iterator[Problem]:
     yield from _models(mesh, node)
     yield from _keys(mesh, node)
     yield from _certificates(mesh)
+    yield from _tracing(mesh)
     yield from _addresses(mesh, node)
     yield from _congestion(mesh, node)
 
@@ -79,6 +83,20 @@ def _keys(mesh: MeshConfig, node: NodeConfig) -> Iterator[Problem]:
         size = (yield from _size(f"http.{path}", name)) if name else None
         if size == 0:
             yield Problem(f"http.{path}", f"{name} is empty")
+
+
+def _tracing(mesh: MeshConfig) -> Iterator[Problem]:
+    tracing = mesh.tracing
+    if not tracing.endpoint:
+        return
+    try:
+        found = find_spec("opentelemetry.exporter.otlp.proto.http") and find_spec("opentelemetry.sdk")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        yield Problem("tracing.endpoint", NOT_INSTALLED)
+    if tracing.headers_file:
+        yield from _size("tracing.headers_file", tracing.headers_file)
 
 
 def _size(path: str, name: str) -> Generator[Problem, None, int | None]:

@@ -96,6 +96,11 @@ def is_recorded(header: str) -> bool:
     return len(header) >= 55 and header[53:55] != "00" and bool(int(header[53:55], 16) & _SAMPLED)
 
 
+NOT_INSTALLED = (
+    "needs OpenTelemetry, which is not installed here; pip install 'pdd-mesh[otel]', or leave it empty"
+)
+
+
 def make_tracer(config: TracingConfig, *, node: str, role: str, datacenter: str) -> Tracer | None:
     """Where this process's spans go; None where the mesh file names no place. Raises ConfigError."""
     if not config.endpoint:
@@ -103,9 +108,5 @@ def make_tracer(config: TracingConfig, *, node: str, role: str, datacenter: str)
     try:
         from shared.runtime.tracing_otlp import connect
     except ImportError as error:
-        raise ConfigError(
-            "tracing.endpoint",
-            f"needs OpenTelemetry, which is not installed here ({error}); pip install 'pdd-mesh[otel]', or "
-            "leave it empty",
-        ) from error
+        raise ConfigError("tracing.endpoint", f"{NOT_INSTALLED} ({error})") from error
     return connect(config, node=node, role=role, datacenter=datacenter)

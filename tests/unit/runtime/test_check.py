@@ -3,11 +3,13 @@
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from services.__main__ import main
+from shared.errors import ConfigError
 from shared.runtime.check import check
 from shared.runtime.local_checks import local_notes, local_problems
 from shared.runtime.mesh_file import load_mesh
@@ -101,6 +103,25 @@ def test_keys_that_are_not_there_or_too_short(file: Path) -> None:
         "http.admin_key_file: ./none: No such file or directory",
     ]
     assert len(local(file, "p", added)) == 1  # a worker needs the mesh's key alone
+
+
+def test_traces_that_cannot_be_sent(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    added = '[tracing]\nendpoint = "http://127.0.0.1:4318"\nheaders_file = "headers"'
+    missing = "tracing.headers_file: ./headers: No such file or directory"
+    assert local(file, "p", added) == [missing]
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
+    first, second = local(file, "p", added)
+    assert first.startswith("tracing.endpoint: needs OpenTelemetry, which is not installed here; pip install")
+    assert second == missing
+
+
+def test_an_endpoint_for_traces_is_an_address(file: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"tracing.endpoint: 'collector:4318' .* http://host:port, or empty"
+    ):
+        local(file, "p", '[tracing]\nendpoint = "collector:4318"')
+    with pytest.raises(ConfigError, match=r"tracing.sample: 1.5 is not allowed"):
+        local(file, "p", "[tracing]\nsample = 1.5")
 
 
 def test_certificates_that_are_none(file: Path) -> None:
