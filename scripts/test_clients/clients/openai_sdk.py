@@ -180,14 +180,11 @@ def completions(client: OpenAI, model: str) -> None:
     )
     assert [one.text[:8] for one in answer.choices] == ["The sea ", "One, two"]
     said("completions.create", " | ".join(one.text for one in answer.choices))
-    likely = (
-        client.completions.create(model=model, prompt="The sea is", max_tokens=4, logprobs=2)
-        .choices[0]
-        .logprobs
-    )
+    echoed = client.completions.create(model=model, prompt="The sea is", max_tokens=4, logprobs=2, echo=True)
+    likely = echoed.choices[0].logprobs
     assert likely is not None
     assert likely.token_logprobs is not None
-    assert len(likely.token_logprobs) == 4
+    assert len(likely.token_logprobs) == 3 + 4  # the prompt's ids, and the answer's
     parts = client.completions.create(model=model, prompt="The sea is", max_tokens=8, stream=True)
     said("completions.create, stream", "".join(part.choices[0].text for part in parts if part.choices))
 
