@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.report import Result, bounded
+from benchmarks.report import Result, bounded, paired
 from benchmarks.router.client import Client, Told, chat
 from benchmarks.router.rig import Rig
 from benchmarks.router.texts import Texts
@@ -45,7 +45,7 @@ class Size:
 
 @dataclass
 class Seen:
-    """Milliseconds to the first token, one list a run."""
+    """Milliseconds to the first token of each request, one list a run."""
 
     short: list[list[float]] = field(default_factory=list)
     bare: list[list[float]] = field(default_factory=list)
@@ -53,6 +53,10 @@ class Seen:
     bare_long: list[list[float]] = field(default_factory=list)
     next: list[list[float]] = field(default_factory=list)
     beside: list[list[float]] = field(default_factory=list)
+    stall: list[list[float]] = field(default_factory=list)
+    """The longest gap between two ids of each short request, with others like it."""
+    stall_beside: list[list[float]] = field(default_factory=list)
+    """The same beside long prompts."""
 
 
 async def latency(rig: Rig, texts: Texts, size: Size, say: Say) -> tuple[list[Result], Seen]:
@@ -66,12 +70,16 @@ async def latency(rig: Rig, texts: Texts, size: Size, say: Say) -> tuple[list[Re
         draw = random.Random(run)
         texts.prepare(SHORT_PROMPT, int(size.rate * size.seconds * 2))
         texts.prepare(LONG_PROMPT, size.conversations)
-        seen.bare.append(await _poisson(rig.bare, texts, size.rate, size.seconds / 2, draw))
-        seen.short.append(await _poisson(rig.client, texts, size.rate, size.seconds, draw))
+        seen.bare.append(_ttft(await _poisson(rig.bare, texts, size.rate, size.seconds / 2, draw)))
+        alone = await _poisson(rig.client, texts, size.rate, size.seconds, draw)
+        seen.short.append(_ttft(alone))
+        seen.stall.append(_stall(alone))
         beside = asyncio.ensure_future(_endless(rig.client, texts, size.beside, draw))
         first, after, plain = await _conversations(rig, texts, size.conversations)
         beside.cancel()
-        seen.beside.append((await asyncio.gather(beside, return_exceptions=False))[0])
+        others = await beside
+        seen.beside.append(_ttft(others))
+        seen.stall_beside.append(_stall(others))
         seen.first.append(first)
         seen.next.append(after)
         seen.bare_long.append(plain)
@@ -107,7 +115,18 @@ def _judged(seen: Seen) -> list[Result]:
             samples=len(every),
         )
         found.append(result)
+    stalls = [p99(run) for run in seen.stall_beside]
+    alone = [p99(run) for run in seen.stall]
+    found.append(paired("overhead itl p99 of the longest gap, beside 32k / alone", stalls, alone, "ms", None))
     return found
+
+
+def _ttft(asked: Sequence[Told]) -> list[float]:
+    return [1e3 * told.ttft for told in asked]
+
+
+def _stall(asked: Sequence[Told]) -> list[float]:
+    return [1e3 * told.stall for told in asked]
 
 
 async def capacity(rig: Rig, texts: Texts, size: Size, say: Say) -> list[Result]:
@@ -157,7 +176,7 @@ async def _tokens(rig: Rig, texts: Texts, size: Size, say: Say) -> Result:
         rates.append((fleet.seen - seen) / seconds)
         cpus.append((rig.cpu() - cpu) / seconds)
         say(f"tokens {run + 1}/{size.runs}: {rates[-1]:.0f} tokens/s, core {cpus[-1]:.0%}")
-    together = round((fleet.drawn - drawn) / (fleet.events - events), 2)
+    together = round((fleet.drawn - drawn) / max(1, fleet.events - events), 2)
     rig.client.close()
     await asyncio.gather(*streams, return_exceptions=True)
     return bounded(
@@ -174,8 +193,8 @@ async def _tokens(rig: Rig, texts: Texts, size: Size, say: Say) -> Result:
 
 async def _poisson(
     client: Client, texts: Texts, rate: float, seconds: float, draw: random.Random
-) -> list[float]:
-    """Milliseconds to first token of short requests that come at a rate, whatever became of those before."""
+) -> list[Told]:
+    """Short requests that come at a rate, whatever became of those before."""
     loop = asyncio.get_running_loop()
     asked: list[asyncio.Future[Told]] = []
     end = loop.time() + seconds
@@ -184,10 +203,10 @@ async def _poisson(
         request = _short(texts)
         await asyncio.sleep(max(0.0, at - loop.time()))
         asked.append(asyncio.ensure_future(client.ask(request)))
-    return [1e3 * told.ttft for told in await asyncio.gather(*asked)]
+    return list(await asyncio.gather(*asked))
 
 
-async def _endless(client: Client, texts: Texts, rate: float, draw: random.Random) -> list[float]:
+async def _endless(client: Client, texts: Texts, rate: float, draw: random.Random) -> list[Told]:
     """The same until it is cancelled."""
     asked: list[asyncio.Future[Told]] = []
     try:
@@ -197,7 +216,7 @@ async def _endless(client: Client, texts: Texts, rate: float, draw: random.Rando
             asked.append(asyncio.ensure_future(client.ask(request)))
     except asyncio.CancelledError:
         pass
-    return [1e3 * told.ttft for told in await asyncio.gather(*asked)]
+    return list(await asyncio.gather(*asked))
 
 
 async def _conversations(rig: Rig, texts: Texts, count: int) -> tuple[list[float], list[float], list[float]]:
