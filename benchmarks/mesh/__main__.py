@@ -10,12 +10,23 @@ import argparse
 import time
 from pathlib import Path
 
-from benchmarks.mesh import abort, baselines, collapse, handoff, index, one_md_lost, overload, skew
+from benchmarks.mesh import (
+    abort,
+    baselines,
+    collapse,
+    handoff,
+    index,
+    one_md_lost,
+    overload,
+    overload_live,
+    skew,
+)
 from benchmarks.mesh.options import DEFAULT_TRACE, Case, Options, say
 from benchmarks.report import Result, show
 
 CASES: dict[str, Case] = {
     "overload": overload.case,
+    "overload-live": overload_live.case,
     "collapse": collapse.case,
     "skew": skew.case,
     "one-md-lost": one_md_lost.case,
