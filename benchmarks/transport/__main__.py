@@ -74,7 +74,8 @@ def wan_loss_case(options: argparse.Namespace) -> list[Result]:
 def urgent_case(options: argparse.Namespace) -> list[Result]:
     """Small transfers beside a large one."""
     megabytes = 128 if options.quick else 1024 if options.full else 512
-    return asyncio.run(line_cases.urgent((1.0,) if options.quick else (1.0, 4.0), megabytes, say))
+    runs = options.pairs or (1 if options.quick else 4 if options.full else 3)
+    return asyncio.run(line_cases.urgent((1.0,) if options.quick else (1.0, 4.0), megabytes, runs, say))
 
 
 def tls_case(options: argparse.Namespace) -> list[Result]:
