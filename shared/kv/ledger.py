@@ -196,7 +196,7 @@ class Ledger:
         return False
 
     def verified(self, chunk: Chunk) -> int | None:
-        """The chunk is in its Target and its checksum is right. The pool's block, where all of it is there."""
+        """The chunk is in its Target, its checksum right. The pool's block, where all of it is there."""
         loan = self._loans.take_back(chunk)
         landing, owner = loan.landing, loan.landing.owner
         if owner is None:

@@ -27,16 +27,15 @@ READS = 1 << PLANES_OF_2 | 1 << PLANES_OF_4
 _WIDTH = {PLANES_OF_2: 2, PLANES_OF_4: 4}
 _OF_DTYPE = {"bfloat16": PLANES_OF_2, "float16": PLANES_OF_2, "float32": PLANES_OF_4}
 _HEAD = struct.Struct("<I")
-_NOISE = zstandard.ZstdCompressionParameters(
-    strategy=zstandard.STRATEGY_FAST,
-    window_log=18,
-    hash_log=6,
-    chain_log=6,
-    search_log=1,
-    min_match=7,
-    target_length=0,
-)
-"""Exponents repeat in how often each occurs, not in sequences: next to no search for matches, all by Huffman
+_NOISE = {
+    "window_log": 18,
+    "hash_log": 6,
+    "chain_log": 6,
+    "search_log": 1,
+    "min_match": 7,
+    "target_length": 0,
+}
+"""Parameters of zstd's fast strategy. Exponents repeat in how often each occurs, not in sequences: next to no search for matches, all by Huffman
 codes. On KV of SmolLM2-135M 2.7 x as fast as zstd's level 1 and 1.45 x smaller in all instead of 1.43 x."""
 
 
@@ -66,7 +65,8 @@ class PlaneCodec:
     """Encodes and decodes chunks. Keeps scratch memory: one for each thread."""
 
     def __init__(self) -> None:
-        self._compressor = zstandard.ZstdCompressor(compression_params=_NOISE)
+        fast = zstandard.ZstdCompressionParameters(strategy=zstandard.STRATEGY_FAST, **_NOISE)
+        self._compressor = zstandard.ZstdCompressor(compression_params=fast)
         self._decompressor = zstandard.ZstdDecompressor()
 
     def encode(self, data: memoryview | bytes, encoding: int) -> bytes | None:
