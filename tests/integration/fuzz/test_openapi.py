@@ -20,7 +20,7 @@ from tests.support.small_tokenizer import small_tokenizer
 
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 CLIENT_KEY, ADMIN_KEY = "client-key-of-one", "admin-key-of-all"
-EXAMPLES = 12
+EXAMPLES = 8
 """Of each operation, right and wrong ones. For a person with time there is `--phases coverage`: thousands."""
 
 
