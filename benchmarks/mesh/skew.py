@@ -32,7 +32,7 @@ class Skewed:
     """One seed: loads by worker, and what the newcomers got in their first seconds."""
 
     main: float  # greatest load of a main decode, in tokens drawn, over the mean
-    prefill: float  # the same of prefills, in requests
+    prefill: float  # the same of prefills, in tokens computed
     share: float  # a newcomer's part of what came while it joined, over a fair part
     later: float  # the same of what came afterwards
     ttst: float  # P99 while it joined
@@ -75,8 +75,11 @@ def run(seed: int, seconds: float) -> Skewed:
     traffic.poisson(2.0, 5.0, "before")
     mesh.run(8.0)
     began = mesh.sim.now
+    before = _computed(mesh)
     traffic.poisson(RATE, seconds, "even")
     mesh.run(seconds)
+    work = _computed(mesh)
+    work.subtract(before)
     for name in NEWCOMERS:
         mesh.boot(name)
     traffic.poisson(RATE, RAMP, "joining")
@@ -87,8 +90,8 @@ def run(seed: int, seconds: float) -> Skewed:
     ended = done(mesh.clients)
     by = {tag: [each for each in ended if each.tag == tag] for tag in ("even", "joining", "later")}
     return Skewed(
-        _spread(by["even"], "main_decode"),
-        _spread(by["even"], "prefill"),
+        _spread(_loads(by["even"], "main_decode"), PLAN.mains),
+        _spread(work, PLAN.prefills),
         max(_share(by["joining"], "main_decode", "md5"), _share(by["joining"], "prefill", "p5")),
         max(_share(by["later"], "main_decode", "md5"), _share(by["later"], "prefill", "p5")),
         quantile((each.ttst for each in by["joining"]), 0.99),
@@ -126,9 +129,18 @@ def _loads(clients: Sequence[Client], role: str) -> Counter[str]:
     return loads
 
 
-def _spread(clients: Sequence[Client], role: str) -> float:
-    loads = _loads(clients, role)
-    workers = PLAN.mains if role == "main_decode" else PLAN.prefills
+def _computed(mesh: VirtualMesh) -> Counter[str]:
+    """Tokens that each prefill has computed."""
+    return Counter(
+        {
+            name: node.engine.stats.computed_tokens
+            for name, node in mesh.workers.items()
+            if name.startswith("p") and node.engine is not None
+        }
+    )
+
+
+def _spread(loads: Counter[str], workers: int) -> float:
     return max(loads.values()) / (loads.total() / workers)
 
 
