@@ -20,11 +20,13 @@ IDS = {
     "I": (1, 3, 4, 6, 7, 8, 9, 10, 12, 13, 15, 16, 17),
     "J": (1, 3, 5, 6, 7),
     "K": (1, 2, 3, 5),
+    "L": (1, 2, 5),
+    "M": (1, 2, 3, 4, 5, 6, 8, 10),
 }
 
 
 def test_each_fault_has_its_row() -> None:
-    rows = re.findall(r"^\| ([A-K]\d+) \|", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| ([A-M]\d+) \|", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
     assert rows == [f"{part}{number}" for part, numbers in IDS.items() for number in numbers]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -259,3 +260,61 @@ async def test_chunks_are_as_large_as_both_sides_take(ours: int, theirs: int) ->
         p.perform()
         await md.core.until(lambda: len(md.core.chunks) == 5)
     assert [chunk.length for chunk, *_ in md.core.chunks] == [40_000] * 5
+
+
+def listening() -> set[int]:
+    """Ports that this process listens on."""
+    own = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            own.add(str(descriptor.readlink()))
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
+                found.add(int(words[1].rpartition(":")[2], 16))
+    return found
+
+
+async def test_a_node_listens_where_it_was_told_and_nowhere_else() -> None:
+    """Sending KV opens no door: chunks come over connections that were accepted at the one port."""
+    before = listening()
+    p, md = Node("p", key=KEY), Node("md", Role.MAIN, key=KEY)
+    async with wired(p, md):
+        await joined(p, md, bulk=3)
+        p.offer("md", chunk_of(memoryview(bytes(1000))))
+        await md.core.until(lambda: len(md.core.chunks) == 1)
+        assert listening() - before == {md.port}
+
+
+class ManyTransfers(RecordingCore):
+    """A thousand transfers of a few bytes, each with a ticket of its own."""
+
+    left = 1000
+
+    def next_chunk(self, now: float, node: str, limit: int) -> OutChunk | None:
+        if not self.left:
+            return None
+        self.left -= 1
+        chunk = chunk_of(memoryview(bytes(100)), key=self.left + 1)
+        ticket = self.left.to_bytes(16, "big")
+        return OutChunk(structs.replace(chunk.header, ticket=ticket), chunk.data, chunk.key)
+
+
+async def test_a_thousand_transfers_use_the_configured_connections() -> None:
+    p, md = Node("p", core=ManyTransfers()), Node("md", Role.MAIN)
+    most = 0
+
+    def count() -> bool:
+        nonlocal most
+        most = max(most, len(p.endpoint._inbound.streams), len(md.endpoint._inbound.streams))
+        return len(md.core.chunks) == 1000
+
+    async with wired(p, md):
+        await joined(p, md, bulk=2)
+        p.core.outbox.append(WakeBulk("md"))
+        p.perform()
+        await md.core.until(count, timeout=50)
+    assert most == 3
+    assert len({chunk.ticket for chunk, *_ in md.core.chunks}) == 1000
