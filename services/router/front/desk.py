@@ -136,10 +136,10 @@ class Desk:
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = dict((error.headers if isinstance(error, HTTPException) else None) or {})
         headers["x-request-id"] = self._name(request)
-        if status == 404 and any(path == one or path.startswith(one + "/") for one in ENDPOINTS):
         if status == 405:
             headers.pop("Allow", None)  # of the first route that has this path
             headers["allow"] = ", ".join(_methods(request))
+        if status == 404 and any(path == one or path.startswith(one + "/") for one in ENDPOINTS):
             self._measures.answered("unbuilt", 501)
             body = _error(path, f"{path}: this endpoint is not served here", 501, "not_implemented")
             return json_response(body, headers | {"x-should-retry": "false"}, 501)
@@ -158,7 +158,6 @@ class Desk:
         return json_response(body, {"x-request-id": self._name(request)}, 500)
 
 
-def _is_messages(path: str) -> bool:
 def _methods(request: Request) -> list[str]:
     """What a path takes, of all routes that are its."""
     found: set[str] = set()
@@ -168,6 +167,7 @@ def _methods(request: Request) -> list[str]:
     return sorted(found)
 
 
+def _is_messages(path: str) -> bool:
     """Whether a path speaks Anthropic's dialect."""
     return path == "/v1/messages" or path.startswith("/v1/messages/")
 
