@@ -122,17 +122,25 @@ def test_a_request_is_drawn_as_its_time_goes_on(browser: Any, mesh: LocalMesh) -
         assert re.match(r"queue \d+ ms", told)
         until(lambda: page.locator("#running .lane .seg.decode, #running .lane .seg.relay").count() > 0)
         until(lambda: page.locator("#timeline .kv.wan").count() > 0)
-        row = page.locator("#running tr").last
-        name = row.get_attribute("data-id")
-        same = page.locator(f'tr[data-id="{name}"] .seg').last
-        before = float(same.evaluate("bar => bar.getBoundingClientRect().right"))
-        edge = float(page.locator("#axis").evaluate("axis => axis.getBoundingClientRect().right"))
-        assert abs(before - edge) < 4, "what runs ends now"
-        ended = page.locator("#ended .seg").last
-        moved = float(ended.evaluate("bar => bar.getBoundingClientRect().right"))
-        page.wait_for_timeout(1200)
-        now = page.locator("#ended .seg").last.evaluate("bar => bar.getBoundingClientRect().right")
-        assert float(now) != moved, "what has ended moves away"
+        until(
+            lambda: page.locator("#running .seg.open").count() > 0 and page.locator("#ended .seg").count() > 0
+        )
+        page.keyboard.press("p")
+        edges = page.evaluate(EDGES)
+        assert edges["open"], "something runs"
+        assert all(abs(right - edges["now"]) < 4 for right in edges["open"]), "what runs ends now"
+        assert all(right <= edges["now"] + 4 for right in edges["ended"])
+        page.keyboard.press("p")
+        page.wait_for_timeout(1500)
+        assert page.evaluate(EDGES)["ended"] != edges["ended"], "what has ended moves away"
+
+
+EDGES = """() => {
+  const right = (one) => one.getBoundingClientRect().right;
+  const all = (spots) => [...document.querySelectorAll(spots)].map(right);
+  const now = right(document.getElementById("axis"));
+  return { now, open: all("#running .seg.open"), ended: all("#ended .seg") };
+}"""
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
