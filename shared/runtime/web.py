@@ -48,6 +48,7 @@ class WebServer:
             timeout_graceful_shutdown=max(1, int(drain)),
             timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # any number of seconds
             server_header=False,
+            proxy_headers=False,  # nothing here asks where a client is: a proxy's word for it is not needed
         )
         self._server = _Server(config)
         self._address = (host, port)
