@@ -147,7 +147,7 @@ def case(options: Options) -> list[Result]:
     """All systems on the same windows."""
     if not options.trace.is_file():
         say(f"no trace at {options.trace} (--trace): sessions of its kind are drawn")
-    seconds = float(options.pick(60, 180, 400))
+    seconds = float(options.pick(60, 120, 400))
     seeds = options.chosen_seeds(1, 3, 5)
     jobs = [Job(system, seed, seconds, options.trace) for seed in seeds for system in SYSTEMS]
     if options.processes == 1:

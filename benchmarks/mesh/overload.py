@@ -151,7 +151,10 @@ AFTER = 15.0
 """Seconds of calm that are looked at after an offer."""
 
 SOON = 3.0
-"""Seconds to the second token that count as normal: twice what nine of ten wait at the calm load."""
+"""Seconds to the second token that count as normal: nine of ten have it sooner at the calm load."""
+
+WINDOW = 3.0
+"""Seconds of arrivals that are judged together."""
 
 
 def _dated(client: Client) -> bool:
@@ -159,9 +162,15 @@ def _dated(client: Client) -> bool:
 
 
 def _normal(after: Sequence[Client], over: float) -> float:
-    """Seconds until the last arrival that was refused, or waited too long for its second token."""
-    late = [each.submitted - over for each in after if each.outcome != "done" or each.ttst > SOON]
-    return max(late, default=0.0)
+    """Seconds until a window in which nobody was refused and nine of ten had their second token soon."""
+    at = 0.0
+    while at < AFTER:
+        window = [each for each in after if at <= each.submitted - over < at + WINDOW]
+        calm = all(each.outcome == "done" for each in window)
+        if calm and quantile((each.ttst for each in window), 0.9) <= SOON:
+            return at
+        at += 0.5
+    return AFTER
 
 
 # --- the line -----------------------------------------------------------------------------------------------

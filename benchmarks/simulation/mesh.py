@@ -49,7 +49,7 @@ class MeshPlan:
     block_tokens: int = 128
     wan_rate: float = 10e9 / 8
     wan_rtt: float = 0.04
-    lan_rate: float = 400e9 / 8
+    lan_rate: float = 8 * 400e9 / 8  # a node of eight chips, each with a link of its own
     lan_rtt: float = 0.0005
     main_in_a: bool = False  # main decodes stand beside the prefills
     prefill: StepCosts = field(default_factory=lambda: StepCosts(0.01, 1 / 15_000, 0.0))
@@ -61,6 +61,7 @@ class MeshPlan:
     router: RouterPolicy = field(default_factory=RouterPolicy)
     worker: WorkerPolicy = field(default_factory=WorkerPolicy)
     line: LinePolicy = field(default_factory=LinePolicy)
+    relay_running: int = 0  # requests that a relay runs at once; 0: as `worker` says
     dealt: bool = True  # senders keep to the shares of the line that the router deals
 
     @property
@@ -124,10 +125,13 @@ class VirtualMesh:
         costs = plan.prefill if role is m.Role.PREFILL else plan.decode
         datacenter = "b" if role is m.Role.MAIN and not plan.main_in_a else "a"
         least = self.layout.block_bytes
+        policy = plan.worker
+        if role is m.Role.RELAY and plan.relay_running:
+            policy = msgspec.structs.replace(policy, max_running=plan.relay_running)
         machine = Machine(
             blocks=blocks,
             timing=costs,
-            policy=plan.worker,
+            policy=policy,
             max_context=plan.max_context,
             line=msgspec.structs.replace(
                 plan.line, have_bytes=max(HAVE_BLOCKS * least, int(plan.line.have_bytes * plan.scale))
