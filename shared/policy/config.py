@@ -127,8 +127,8 @@ class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_line_wait: float = 30.0
     """Seconds of line backlog and delta above which low-hit work is refused."""
     max_prefill_wait: float = 1.0
-    """Seconds of prefill queue above which a prefill worker gets no new request: it waits at the router, where
-    tenants take turns."""
+    """Seconds of prefill queue above which a prefill worker gets no new request: it waits at the router,
+    where tenants take turns."""
     catch_up_backlog: int = 64
     """Ids between the log's end and MD's extend at which a catch-up cut is made."""
     catch_up_rounds: int = 2

@@ -51,7 +51,7 @@ class Shape:
     line: Mapping[str, Any] = field(default_factory=dict)
     synthetic: Mapping[str, Any] = field(default_factory=dict)
     node: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    tracing: TracingConfig = TracingConfig()
+    tracing: TracingConfig = field(default_factory=TracingConfig)
     lan: bool = False
     late: tuple[str, ...] = ()
     http: Mapping[str, Any] = field(default_factory=dict)

@@ -81,7 +81,9 @@ async def test_json_and_calls(model_directory: Path) -> None:
         )
         choice = called.choices[0]
         assert choice.finish_reason == "tool_calls", choice
-        (call,) = choice.message.tool_calls or ()
+        calls = choice.message.tool_calls or []
+        assert len(calls) == 1
+        call = calls[0]
         assert call.type == "function"
         assert call.function.name == "get_weather"
         assert holds(WEATHER, json.loads(call.function.arguments))

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from services.router.audit import Finding
 from services.router.front.admin import admin_routes
 from services.router.picture import Crossing, LineRow, Picture, RequestRow, Requests, SenderRow, WorkerRow
 from services.router.status.asking import Target, target_of
@@ -108,6 +109,12 @@ class Operator:
         return self.shown
 
     def flush(self) -> None: ...
+
+    def flush_worker(self, node: str) -> bool:
+        return False
+
+    async def compare(self) -> list[Finding]:
+        return []
 
     def drain_worker(self, node: str, *, on: bool) -> bool:
         return False
