@@ -32,7 +32,7 @@ BILLED = (0.10, 0.25)
 def bathtub(options: Options) -> list[Result]:
     """Exact step counts at every hit rate, then speed with the real model."""
     found = [_counted(hit) for hit in HITS]
-    prompts = PROMPTS if options.full else 4
+    prompts = PROMPTS if options.full else 3
     model = load_model(options.directory, options.dtype)
     blocks = prompts * 2 * (LENGTH // BLOCK_TOKENS + 2)
     runner = TorchRunner(model, kv_blocks=blocks, block_tokens=BLOCK_TOKENS, threads=options.threads)

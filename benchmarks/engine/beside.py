@@ -47,7 +47,7 @@ def interference(options: Options) -> list[Result]:
     found: list[Result] = []
     stretches = (default, UNLIMITED) if options.quick else STRETCHES
     for stretch in stretches:
-        runs = min(options.pairs, 3) if stretch != default else options.pairs
+        runs = options.pairs if stretch == default else 1
         ratios, waits = zip(*(_prefilled(_decoding(runner, stretch)) for _ in range(runs)), strict=True)
         points[stretch] = (statistics.median(ratios), statistics.median(waits))
         interval, wait = points[stretch]

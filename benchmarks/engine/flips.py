@@ -32,7 +32,7 @@ _PER = -(-(LENGTH + TOKENS) // BLOCK_TOKENS) + 1
 
 def flips(options: Options) -> list[Result]:
     """The part of prompts that ever differ from one shot, and the largest gap at a first difference."""
-    prompts = [some_ids(LENGTH, 300 + at) for at in range(3 if options.quick else 12)]
+    prompts = [some_ids(LENGTH, 300 + at) for at in range(3 if options.quick else 6)]
     runner = TorchRunner(
         load_model(options.directory, "bfloat16"),
         kv_blocks=_PER,
