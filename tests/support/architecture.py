@@ -101,6 +101,7 @@ SHELLS = (
     "services.router.front.generation",
     "services.router.front.intake",
     "services.router.front.messages.endpoint",
+    "services.router.front.openapi.endpoint",
     "services.router.front.prompts",
     "services.router.front.responses.endpoint",
     "services.router.front.runs",

@@ -31,7 +31,7 @@ from services.router.front.messages.endpoint import MessagesEndpoint
 from services.router.front.models import Model, Models, Served
 from services.router.front.openai import Ask as CommonAsk
 from services.router.front.openai import ChatAsk, CompletionAsk, DetokenizeAsk, TokenizeAsk
-from services.router.front.openapi.document import openapi_route
+from services.router.front.openapi.endpoint import openapi_route
 from services.router.front.prompts import Prompts
 from services.router.front.recording import Recording
 from services.router.front.responses.bodies import ResponsesAsk

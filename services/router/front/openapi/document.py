@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from services.router.front.intake import WITHOUT
@@ -46,22 +41,6 @@ _HEADERS: Mapping[str, tuple[str, Schema]] = {
     "X-PDD-Trace": ("1: the answer says how it was made", {"type": "string"}),
     "X-PDD-Without": (f"What is switched off for it: {_PARTS}; commas between", {"type": "string"}),
 }
-
-
-def openapi_route(models: Sequence[str], *, keyed: bool) -> Route:
-    """GET /openapi.json: of the routes of the app that it is in, whenever they were added. `keyed`: clients
-    need a key."""
-    made: list[bytes] = []
-
-    def make(app: Starlette) -> bytes:
-        return msgspec.json.encode(describe(app.routes, models, keyed=keyed))
-
-    async def answer(request: Request) -> Response:
-        if not made:
-            made.append(await asyncio.to_thread(make, request.app))
-        return Response(made[0], media_type="application/json")
-
-    return Route("/openapi.json", answer, methods=["GET"])
 
 
 def describe(routes: Iterable[BaseRoute], models: Sequence[str], *, keyed: bool) -> dict[str, Any]:
