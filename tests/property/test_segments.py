@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from scripts.model_cache import model_dir
 from services.router.front.prompts import Prompts
-from services.router.front.segments import LEAST, Cutter, SegmentMemory
+from services.router.front.segments import LEAST, PIECE, Cutter, SegmentMemory
 from services.router.front.tokens import Tokenizer, load_tokenizer
 from tests.support.small_tokenizer import small_tokenizer
 
@@ -40,9 +41,13 @@ PIECES = st.sampled_from(
         "日本",
         "\t",
         "",
+        "some words that are parted ",
+        "It's 2 o'clock in A1 and b ",
+        "x" * 700,
+        "naïve café über ",
     ]
 )
-TEXTS = st.lists(st.tuples(PIECES, st.integers(1, 40)), max_size=12).map(
+TEXTS = st.lists(st.tuples(PIECES, st.one_of(st.integers(1, 40), st.just(300))), max_size=12).map(
     lambda parts: "".join(piece * count for piece, count in parts)
 )
 
@@ -133,3 +138,21 @@ def test_parts_are_of_one_tenant_and_bounded() -> None:
 
 def test_without_marks_nothing_is_cut() -> None:
     assert Cutter([], ["<a>"]).parts("<a>" * 1000) == ["<a>" * 1000]
+
+
+def test_a_text_that_grows_keeps_its_cuts(plain: Tokenizer) -> None:
+    said = "some words that go on and on, " * 600
+    parts = plain.cutter.parts(said)
+    assert len(parts) == len(said) // PIECE + 1
+    assert plain.cutter.parts(said + "<|im_end|>" + said)[: len(parts) - 1] == parts[:-1]
+
+
+def test_words_are_cut_only_where_the_tokenizer_parts_them(tmp_path: Path) -> None:
+    said = "some words that go on and on, " * 600
+    directory = small_tokenizer(tmp_path / "added", marks=[("that go", False)])
+    assert all(part.startswith("that go") for part in load_tokenizer(directory).cutter.parts(said)[1:])
+    path = small_tokenizer(tmp_path / "whole") / "tokenizer.json"
+    spec = json.loads(path.read_text(encoding="utf-8"))
+    spec["pre_tokenizer"] = {**spec["pre_tokenizer"], "use_regex": False}
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    assert load_tokenizer(path.parent).cutter.parts(said) == [said]

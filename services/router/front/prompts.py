@@ -134,7 +134,7 @@ class Prompts:
         if sum(map(len, new)) < self._thread_chars:
             made = [self.tokenizer.encode(part) for part in new]
         else:
-            made = await self._aside(lambda: [self.tokenizer.encode_aside(part) for part in new])
+            made = await self._aside(lambda: list(map(self._encode_aside, new)))
         for part, ids in zip(new, made, strict=True):
             self._segments.remember(salt, part, ids)
         fresh = iter(made)
@@ -142,6 +142,13 @@ class Prompts:
         for known in found:
             joined += next(fresh) if known is None else known
         return joined
+
+    def _encode_aside(self, part: str) -> list[int]:
+        """In a thread; after each part the loop may have the core."""
+        ids = self.tokenizer.encode_aside(part)
+        if sys.platform == "linux":
+            os.sched_yield()
+        return ids
 
     async def _prompt(self, text: str, style: Style, what: str, *, chat: bool) -> Prompt:
         most = style.limit * self.tokenizer.vocabulary.longest

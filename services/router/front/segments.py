@@ -4,7 +4,8 @@ parts are kept. Soft state: pure, bounded; knows nothing of requests, threads or
 An added token that is one token wherever it stands (a chat template's marks, mostly) parts a text before
 any other rule of the tokenizer sees it: what stands on both sides is tokenized by itself. So a cut before
 one is safe, and the ids of the parts, joined, are exactly those of the whole. A conversation's next turn, or
-the next conversation with the same system prompt, has all but its newest parts here.
+the next conversation with the same system prompt, has all but its newest parts here. Long stretches without a
+mark are cut between two words, too, where the tokenizer is one that always parts them there.
 """
 
 from __future__ import annotations
@@ -18,31 +19,47 @@ from shared.kv.hashing import pack_ids, unpack_ids
 
 LEAST = 256
 """Characters of a part that is worth keeping: shorter ones are tokenized faster than they are looked up."""
+PIECE = 4096
+"""Characters from which on a part may end between two words: about a millisecond of the tokenizer."""
 _OVERHEAD = 128  # bytes of objects beside a part's ids
+_WORDS = re.compile("[A-Za-z](?= [A-Za-z])")
 
 
 class Cutter:
     """Where texts may be cut."""
 
-    def __init__(self, marks: Sequence[str], others: Sequence[str] = ()) -> None:
+    def __init__(self, marks: Sequence[str], others: Sequence[str] = (), *, words: bool = False) -> None:
         """`marks`: added tokens that are taken as they stand; `others`: added ones that may take more than
-        their own text with them, and that win over a mark they overlap where they begin before it."""
+        their own text with them, and that win over a mark they overlap where they begin before it. `words`:
+        a letter, and a space before another letter, are never in one token."""
+        self._words = words
         every = sorted({*marks, *others}, key=len, reverse=True)  # the tokenizer takes the longest, too
         self._marks = frozenset(marks)
         self._find = re.compile("|".join(map(re.escape, every))) if marks else None
 
     def parts(self, text: str) -> list[str]:
         """The text in parts, each but the first beginning with a mark; short ones stay with those before."""
-        if self._find is None or len(text) < LEAST:
+        if len(text) < LEAST:
             return [text]
         parts: list[str] = []
         begun = 0
-        for found in self._find.finditer(text):
+        for found in self._find.finditer(text) if self._find is not None else ():
             if found[0] in self._marks and found.start() - begun >= LEAST:
-                parts.append(text[begun : found.start()])
+                parts += self._pieces(text[begun : found.start()])
                 begun = found.start()
-        parts.append(text[begun:])
-        return parts
+        return parts + self._pieces(text[begun:])
+
+    def _pieces(self, part: str) -> list[str]:
+        """A part cut between words; always from its start on, so that a text that grows keeps its cuts."""
+        pieces: list[str] = []
+        begun = 0
+        while self._words and len(part) - begun >= PIECE + LEAST:
+            found = _WORDS.search(part, begun + PIECE - 1)
+            if found is None or len(part) - found.end() < LEAST:
+                break
+            pieces.append(part[begun : found.end()])
+            begun = found.end()
+        return [*pieces, part[begun:]]
 
 
 class SegmentMemory:

@@ -6,6 +6,7 @@ Text is tokenized here and nowhere else in the mesh. Knows nothing of HTTP, requ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from shared.engine.grammar import Grammars, load_grammars
 from shared.errors import ModelError
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_LETTER_SPACE = re.compile("[A-Za-z] ")
+_BEFORE_WORDS = ("a", "ab", "AB", "x1y", "don't", "a  b", "\n\nthe", "éa", "(in", "0, z")
+_WORDS = (" a", " the", " B2", " it's", " x ")
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -71,7 +75,20 @@ class Tokenizer:
                 continue  # looked for after all others, in what they leave
             plain = not (token.lstrip or token.rstrip or token.single_word)
             (marks if plain else others).append(token.content)
-        return Cutter(marks, others)
+        return Cutter(marks, others, words=self._parts_words())
+
+    def _parts_words(self) -> bool:
+        """Whether words are always tokenized apart: so says the rule that parts texts before all others, no
+        added token is in its way, and what is tokenized apart here is what is tokenized together."""
+        rule = self._inner.pre_tokenizer
+        if rule is None or [at for _, at in rule.pre_tokenize_str("ab cd ef")] != [(0, 2), (2, 5), (5, 8)]:
+            return False
+        for token in self._inner.get_added_tokens_decoder().values():
+            text, wide = token.content, token.lstrip or token.rstrip or token.single_word
+            if _LETTER_SPACE.search(text) or (wide and (text[:1].isalpha() or text[-1:].isalpha())):
+                return False
+        halves = [(one, other) for one in _BEFORE_WORDS for other in _WORDS]
+        return all(self.encode(one + other) == self.encode(one) + self.encode(other) for one, other in halves)
 
     def token(self, token: int) -> str:
         """How the tokenizer writes one id."""
