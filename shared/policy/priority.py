@@ -1,9 +1,10 @@
 """Which transfer the next chunk to a destination belongs to (pure; no clock, no bytes).
 
 Four classes, most urgent first: uncovered, covered, alignment, parked. Uncovered and covered share the
-rate by weight; each of the others is served only while all above it have nothing to send. Within a class
-half of the bytes go to the transfer that was opened first, half to the one with the least left, so that
-short ones pass and the largest cannot starve. No score grows with time.
+rate by weight, where uncovered may take a burst of what it let pass while it was idle; each of the others is
+served only while all above it have nothing to send. Within a class half of the bytes go to the transfer that
+was opened first, half to the one with the least left, so that short ones pass and the largest cannot starve.
+No score grows with time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from shared.policy.config import LinePolicy
 
 CLASSES = 4
 UNCOVERED, COVERED, ALIGNMENT, PARKED = range(CLASSES)
+
+BURST = 4 << 20
+"""Bytes that the uncovered class may take at once of what it let pass while it was idle; over any longer time
+it has its weight of the rate and no more."""
 
 
 @dataclass(slots=True)
@@ -181,7 +186,9 @@ class SendQueue:
         return None
 
     def _catch_up(self, cls: int) -> None:
-        """A class that was idle has no claim to the bytes that it let pass, nor its lanes to old leads."""
+        """A class that was idle has no claim to the bytes that it let pass, nor its lanes to old leads. But
+        the most urgent may take a burst of them: else the rare transfer that a client waits for would share
+        from its first byte on with one that has had the line all the time."""
         lanes = self._classes[cls]
         lanes.lead = 0.0
         lanes.oldest.clear()
@@ -190,7 +197,8 @@ class SendQueue:
             return
         other = self._classes[COVERED if cls == UNCOVERED else UNCOVERED]
         if other.ready:
-            lanes.served = max(lanes.served, other.served)
+            claim = BURST / self._weight[UNCOVERED] if cls == UNCOVERED else 0.0
+            lanes.served = max(lanes.served, other.served - claim)
         else:
             lanes.served = other.served = 0.0
 

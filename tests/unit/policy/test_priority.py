@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from shared.policy.config import LinePolicy
-from shared.policy.priority import ALIGNMENT, COVERED, PARKED, UNCOVERED, SendQueue
+from shared.policy.priority import ALIGNMENT, BURST, COVERED, PARKED, UNCOVERED, SendQueue
 from tests.support.virtual_line import first_come, serve
 
 CHUNK = 100
@@ -96,13 +96,42 @@ def test_a_class_with_nothing_to_send_now_leaves_the_line_to_those_below() -> No
 
 
 def test_an_idle_class_does_not_save_up() -> None:
-    queue, sizes = queue_of((b"c", COVERED, 100_000))
+    queue, sizes = queue_of((b"u", UNCOVERED, 100_000))
     drain(queue, sizes, chunks=500)
+    sizes[b"c"] = 100_000
+    queue.open(b"c", COVERED, 100_000, 9.0)
+    queue.set_ready(b"c", True)
+    counts = Counter(drain(queue, sizes, chunks=30))
+    assert counts == {b"u": 20, b"c": 10}
+
+
+def test_what_a_client_waits_for_passes_in_a_burst_of_what_it_let_pass() -> None:
+    """Half of what the other class was sent meanwhile weighs a third: twice as many bytes are its own."""
+    queue, sizes = queue_of((b"c", COVERED, 100_000))
+    drain(queue, sizes, chunks=30)
     sizes[b"u"] = 100_000
     queue.open(b"u", UNCOVERED, 100_000, 9.0)
     queue.set_ready(b"u", True)
-    counts = Counter(drain(queue, sizes, chunks=30))
-    assert counts == {b"u": 20, b"c": 10}
+    order = drain(queue, sizes, chunks=90)
+    assert order[:60] == [b"u"] * 60
+    assert Counter(order[60:]) == {b"u": 20, b"c": 10}
+
+
+def test_a_burst_is_bounded_however_long_the_class_was_idle() -> None:
+    queue = SendQueue(LinePolicy())
+    size = BURST // 8
+    for at, (ticket, cls) in enumerate(((b"c", COVERED), (b"u", UNCOVERED))):
+        queue.open(ticket, cls, 1000 * size, float(at))
+    queue.set_ready(b"c", True)
+    for _ in range(100):
+        queue.sent(queue.next() or b"", size)
+    queue.set_ready(b"u", True)
+    order = []
+    for _ in range(38):
+        order.append(queue.next() or b"")
+        queue.sent(order[-1], size)
+    assert order[:8] == [b"u"] * 8
+    assert Counter(order[8:]) == {b"u": 20, b"c": 10}
 
 
 def test_another_class_for_the_same_ticket_keeps_its_age() -> None:
