@@ -71,6 +71,9 @@ LIGHT = (
     "shared.engine.sequence",
     "shared.engine.scheduler",
     "shared.engine.engine",
+    "shared.engine.pace",
+    "shared.engine.refusal",
+    "shared.engine.attempt",
     "shared.engine.synthetic",
     "shared.engine.fingerprint",
     "shared.engine.grammar",
@@ -85,6 +88,7 @@ SHELLS = (
     "shared.worker.parts",
     "shared.worker.process",
     "shared.engine.runner",  # measures its own steps
+    "shared.engine.device.runner",  # the same
     "shared.engine.synthetic",  # waits as long as the step it stands for
     "shared.engine.fingerprint",
     "shared.engine.grammar",  # used from several threads

@@ -15,13 +15,14 @@ class BlockRows:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[tuple[int, ...], Row]] = {}
+        self._none: Row = np.empty(0, np.int32)
 
     def __len__(self) -> int:
         return len(self._known)
 
     def row(self, seq: int, blocks: tuple[int, ...]) -> Row:
         """`blocks` as int32; valid until the sequence's next row."""
-        old, memory = self._known.get(seq, ((), _EMPTY))
+        old, memory = self._known.get(seq, ((), self._none))
         if blocks == old:
             return memory[: len(blocks)]
         same = len(old) if blocks[: len(old)] == old else 0
@@ -37,6 +38,3 @@ class BlockRows:
         """Sequences that will not come again."""
         for seq in ended:
             self._known.pop(seq, None)
-
-
-_EMPTY: Row = np.empty(0, np.int32)
