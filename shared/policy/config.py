@@ -133,7 +133,7 @@ class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Ids between the log's end and MD's extend at which a catch-up cut is made."""
     catch_up_rounds: int = 2
     """Catch-up rounds at most."""
-    cuts_at_once: int = 4
+    cuts_at_once: int = 2
     """Requests that one MD takes over from relays at the same time; relays with room go on meanwhile."""
     singular: bool = True
     """Whether singular requests (very long uncached input, very short output) may finish at a relay."""
