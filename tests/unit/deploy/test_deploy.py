@@ -35,7 +35,8 @@ def test_examples_are_right_and_name_their_schema(file: Path) -> None:
 
 
 def test_there_is_an_example_for_each_kind_of_mesh() -> None:
-    assert {file.name for file in EXAMPLES} == {"mesh.toml", "two-datacenters.toml", "several-lines.toml"}
+    several = {"several-lines.toml", "several-models.toml"}
+    assert {file.name for file in EXAMPLES} == {"mesh.toml", "two-datacenters.toml", *several}
 
 
 def test_the_schema_is_current() -> None:
