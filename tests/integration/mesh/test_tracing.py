@@ -30,8 +30,9 @@ def collector() -> Iterator[Collector]:
         yield running
 
 
-def shape(endpoint: str, road: str = "one_shot", **more: Any) -> Shape:
-    return Shape(tracing=TracingConfig(endpoint=endpoint, **more), router=ROADS[road][1], rate_mbit=8.0)
+def shape(endpoint: str, road: str = "one_shot", *, step_ms: float = 1.0, **more: Any) -> Shape:
+    tracing = TracingConfig(endpoint=endpoint, **more)
+    return Shape(tracing=tracing, router=ROADS[road][1], rate_mbit=8.0, synthetic={"step_ms": step_ms})
 
 
 async def test_one_request_is_one_trace_through_four_services(
@@ -118,7 +119,7 @@ async def test_a_share_of_the_requests_without_a_trace_is_recorded(
 async def test_a_refused_request_and_a_lost_one_are_told_as_errors(
     synthetic: SyntheticModel, collector: Collector
 ) -> None:
-    async with live_mesh(synthetic, shape(collector.address, "MD")) as mesh:
+    async with live_mesh(synthetic, shape(collector.address, "MD", step_ms=50.0)) as mesh:
         with pytest.raises(Refused):
             await mesh.client.complete([], 4)
         async with mesh.client.stream(PROMPT, 400, ignore_eos=True) as stream:
