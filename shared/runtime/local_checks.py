@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from shared.runtime.own_certificate import names
 from shared.runtime.reading import Problem
 from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig, split_address
 from shared.runtime.tracing import NOT_INSTALLED
@@ -25,7 +26,7 @@ def local_problems(mesh: MeshConfig, node: NodeConfig) -> Iterator[Problem]:
     """What would keep `node` from serving here."""
     yield from _models(mesh, node)
     yield from _keys(mesh, node)
-    yield from _certificates(mesh)
+    yield from _certificates(mesh, node)
     yield from _tracing(mesh)
     yield from _addresses(mesh, node)
     yield from _congestion(mesh, node)
@@ -108,10 +109,29 @@ def _size(path: str, name: str) -> Generator[Problem, None, int | None]:
         return None
 
 
-def _certificates(mesh: MeshConfig) -> Iterator[Problem]:
+def _certificates(mesh: MeshConfig, node: NodeConfig) -> Iterator[Problem]:
     security = mesh.security
     if not security.tls_cert:
         return
+    unread = list(_unread_certificates(mesh))
+    yield from unread
+    if unread:
+        return
+    try:
+        found = names(security.tls_cert, security.tls_key, security.tls_ca)
+    except (OSError, ssl.SSLError) as error:
+        yield Problem(
+            "security.tls_cert", f"{security.tls_cert} will not be taken by peers: {_reason(error)}"
+        )
+        return
+    if security.tls_names and node.name not in found:
+        made_out = ", ".join(found) or "nobody"
+        advice = f"issue one with subjectAltName DNS:{node.name} or URI:pdd://{node.name}"
+        yield Problem("security.tls_cert", f"{security.tls_cert} is made out to {made_out}; {advice}")
+
+
+def _unread_certificates(mesh: MeshConfig) -> Iterator[Problem]:
+    security = mesh.security
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(security.tls_cert, security.tls_key)

@@ -105,6 +105,24 @@ def test_keys_that_are_not_there_or_too_short(file: Path) -> None:
     assert len(local(file, "p", added)) == 1  # a worker needs the mesh's key alone
 
 
+def tls(cert: str, more: str = "") -> str:
+    folder = Path(__file__).parents[2] / "golden" / "tls"
+    lines = [
+        f'tls_{kind} = "{folder / name}"' for kind, name in (("cert", f"{cert}.pem"), ("key", f"{cert}.key"))
+    ]
+    return "\n".join(["[security]", *lines, f'tls_ca = "{folder / "mesh-ca.pem"}"', more])
+
+
+def test_a_certificate_is_made_out_to_its_node(file: Path) -> None:
+    assert local(file, "p", tls("p")) == []
+    [problem] = local(file, "p", tls("md"))
+    assert problem.endswith("is made out to md; issue one with subjectAltName DNS:p or URI:pdd://p")
+    assert local(file, "p", tls("md", "tls_names = false")) == []
+    [problem] = local(file, "p", tls("expired"))
+    assert "will not be taken by peers" in problem
+    assert "expired" in problem
+
+
 def test_traces_that_cannot_be_sent(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     added = '[tracing]\nendpoint = "http://127.0.0.1:4318"\nheaders_file = "headers"'
     missing = "tracing.headers_file: ./headers: No such file or directory"
