@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 class Size:
     """How much is measured."""
 
-    runs: int = 5
+    runs: int = 7
     seconds: float = 4.0
     """Of each part of a run."""
     conversations: int = 10
