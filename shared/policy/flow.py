@@ -60,8 +60,9 @@ class LineEstimate:
     would only confirm the one before it and fall with every pause.
 
     Two of sixteen round trips are sent at 1.25 times the estimate, to find a line that has become faster,
-    and on as long as that finds more. While a queue stands on the line all are sent at 0.85, until it is
-    gone: a full line needs no probe. Until samples stop growing (start-up) nothing is held back.
+    and on as long as that finds more, then at 1.56 times; much more is a new start-up. While a queue stands
+    on the line all are sent at 0.85, until it is gone: a full line needs no probe. Until samples stop growing
+    (start-up) nothing is held back.
     """
 
     PROBE, EASE = 1.25, 0.85
@@ -84,7 +85,7 @@ class LineEstimate:
         self._low = 0
         self._queueing = False
         self._queued = 0  # samples in a row with a queue
-        self._rising = False  # the last sample found more
+        self._rises = 0  # samples in a row that found more
 
     @property
     def rate(self) -> float:
@@ -102,7 +103,8 @@ class LineEstimate:
         """`rate` was delivered over an interval in which a backlog existed all the time. `limited`: it was
         the line that bytes waited for, not this side's pace. `gap`: seconds between two chunks."""
         self._look_for_queue(now, rtt, gap)
-        self._rising = rate > self._RISE * self._rate and not self._queueing
+        rises = rate > self._RISE * self._rate and not self._queueing
+        self._rises = self._rises + 1 if rises else 0
         if not limited and rate <= self._rate:
             if self.started:
                 _keep(self._samples, now, self._rate, self._window)
@@ -143,7 +145,8 @@ class LineEstimate:
         if self._queueing:
             return self._rate * self.EASE
         turn = int(now / max(rtt, self._LEAST_TURN)) % self._TURNS
-        return self._rate * (self.PROBE if self._rising or turn < self._PROBING else 1.0)
+        probes = self._rises > 0 or turn < self._PROBING
+        return self._rate * self.PROBE ** (min(2, 1 + self._rises) if probes else 0)
 
 
 def _keep(history: deque[tuple[float, float]], now: float, value: float, window: float) -> None:

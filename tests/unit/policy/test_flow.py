@@ -156,3 +156,24 @@ def _steady(rate: float) -> LineEstimate:
     for step in range(8):
         estimate.sample(step * 0.1, rate, rtt=0.04, lost=False)
     return estimate
+
+
+def test_a_line_that_has_become_much_faster_is_found_in_growing_steps() -> None:
+    """A sample that finds more is followed by a bolder one, and much more by a new start-up."""
+    estimate = LineEstimate(10.0)
+    now, rtt = 100.0, 0.04
+    for _ in range(5):
+        now += 0.1
+        estimate.sample(now, 6e6, rtt=rtt, lost=False)
+    paces = []
+    for _ in range(20):
+        now += 0.1
+        pace = min(25e6, estimate.pace(now, rtt))
+        paces.append(pace / estimate.rate)
+        estimate.sample(now, pace, rtt=rtt, lost=False, limited=pace >= 25e6)
+        if estimate.rate >= 0.85 * 25e6:
+            break
+    assert estimate.rate >= 0.85 * 25e6
+    probes = [pace for pace in paces if pace > 1.01]
+    assert probes[0] <= 1.25 + 1e-9
+    assert len(probes) <= 5
