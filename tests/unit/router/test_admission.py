@@ -165,3 +165,15 @@ def test_only_what_is_served_before_it_keeps_a_request_out() -> None:
     with pytest.raises(Overloaded):
         admission.enter(0.0, rid(98), "a", 5, 100_000)
     admission.enter(0.0, rid(99), "a", 0, 100_000)
+
+
+def test_the_oldest_is_the_one_that_came_first_whatever_its_turn() -> None:
+    room = WaitingRoom()
+    room.add(rid(3), "a", 0, 10)
+    room.add(rid(1), "b", 5, 10)
+    room.add(rid(2), "a", 0, 10)
+    assert room.peek() == rid(2)
+    assert room.oldest() == rid(1)
+    room.remove(rid(1))
+    assert room.oldest() == rid(2)
+    assert WaitingRoom().oldest() is None

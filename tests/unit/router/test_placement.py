@@ -266,6 +266,19 @@ def test_a_small_transfer_does_not_wait_for_all_that_is_queued_on_the_line() -> 
     assert no_road(numbers, numbers.wish(numbers.chain(100))).obstacle is Obstacle.LINE
 
 
+def test_a_few_requests_more_do_not_outweigh_what_a_main_decode_has() -> None:
+    """Whatever answer a client allows: nothing is known of it, and steps hardly grow with load."""
+    numbers = Numbers("p1", "m1", "m2")
+    chain = numbers.chain(200)
+    numbers.hold("p1", chain)
+    numbers.hold("m1", chain)
+    numbers.report("m1", running=6)
+    numbers.report("m2", running=2)
+    assert plan(numbers, numbers.wish(chain, tail=600, output=32_000)).chosen.node == "m1"
+    numbers.report("m1", running=120)
+    assert plan(numbers, numbers.wish(chain, tail=600, output=32_000)).chosen.node == "m2"
+
+
 def test_a_failing_worker_attracts_no_load() -> None:
     numbers = Numbers("p1", "p2", "m1")
     numbers.report("p1", queued_tokens=50_000)
