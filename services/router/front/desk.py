@@ -86,6 +86,7 @@ class Desk:
 
         async def answer(request: Request) -> Response:
             name = self._name(request)
+            call: Call | None = None
             try:
                 now = self._rules.clock()
                 begin = None if recording is None else recording.begin

@@ -218,6 +218,7 @@ class Runs:
         facts: dict[str, Any] = {
             "id": run.head.id,
             "request_id": call.echo_id,
+            "model": run.head.model,
             "tenant": call.tenant.name,
             "user": ask.user or ask.safety_identifier,
             "ended": outcome.ended,
@@ -228,7 +229,6 @@ class Runs:
             "completion_tokens": counts.completion_tokens,
             "cached_tokens": counts.prompt_tokens_details.cached_tokens,
             "finish": ",".join(finish),
-            "model": run.head.model,
             "tool_calls": sum(choice.calls for choice in generation.choices),
             "structured": bool(generation.jobs[0].request.sampling.grammar),
             "splice": generation.jobs[0].prompt.splice,
