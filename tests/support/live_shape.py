@@ -44,7 +44,7 @@ class Shape:
     blocks: int = 256
     rate_mbit: float = 0.0
     rtt_ms: float = 0.0
-    compress: Mode = "auto"
+    compress: Mode = "off"  # so that bytes on the line are those of blocks
     router: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
     link: Mapping[str, Any] = field(default_factory=dict)

@@ -241,7 +241,7 @@ async def test_a_worker_of_another_model_is_not_used(synthetic: SyntheticModel) 
             b"L" * 16,
         )
         peer.send(frame_bytes(Frame(FrameKind.MESSAGE, encode(announce), b"", 1, 0)))
-        await mesh.until(lambda: len(mesh.router.core.ready()["pools"]) == 2)
+        await mesh.until(lambda: "other" in [one["model"] for one in mesh.router.core.ready()["workers"]])
         answer = await mesh.client.complete(PROMPT[5:], 9, ignore_eos=True)
         assert answer.ids == synthetic_answer(PROMPT[5:], 9, mesh.vocab)
         await peer.close()

@@ -87,6 +87,16 @@ def test_every_module_of_the_router_imports_without_the_big_libraries(environmen
     assert (ran.stdout, ran.stderr, ran.returncode) == ("blocked\n", "", 0)
 
 
+async def until_possible(client: Client, road: str) -> None:
+    """The router is ready as soon as any road is; the relay's sessions may come a moment later."""
+    async with asyncio.timeout(20):
+        while True:
+            pools = (await client.http.get("/ready")).json()["pools"]
+            if any(pool["pipelines"][road]["possible"] for pool in pools):
+                return
+            await asyncio.sleep(0.02)
+
+
 async def test_four_processes_serve_drain_and_exit_with_0(
     synthetic: SyntheticModel, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -100,6 +110,7 @@ async def test_four_processes_serve_drain_and_exit_with_0(
         async with Children(mesh, file, tmp_path / "logs", environment) as children:
             await children.start_all()
             await children.wait_ready(is_ready, timeout=50)
+            await until_possible(client, "P-RLD-MD")
             first = await client.complete(prompt, 40, ignore_eos=True)
             assert first.ids == synthetic_answer(prompt, 40, synthetic.vocab)
             assert first.pipeline == "P-RLD-MD"
