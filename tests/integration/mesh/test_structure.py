@@ -145,6 +145,7 @@ async def test_the_synthetic_engine_keeps_to_structures_too(synthetic: Synthetic
                     "prompt": [5, 6, 7],
                     "max_tokens": 60,
                     "guided_regex": "(ab|c){3,9}!",
+                    "seed": 7,
                     "return_token_ids": True,
                 },
             )
