@@ -106,6 +106,7 @@ def _mesh_file(
         'between = ["a", "b"]',
         f"rate_mbit = {rate_mbit}",
         f"rtt_ms = {rtt_ms}",
+        'compress = "off"',  # so that bytes on the line can be held against the blocks that were missing
     ]
     nodes = (("router-0", "router", "a"), *WORKERS)
     for name, role, datacenter in nodes:
