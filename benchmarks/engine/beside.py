@@ -12,7 +12,6 @@ from benchmarks.engine.options import Options, say
 from benchmarks.engine.subjects import BLOCK_TOKENS, CONTEXT, some_ids
 from benchmarks.report import Result, bounded
 from shared.engine.events import Extended, Sampled
-from shared.engine.model import load_model
 from shared.engine.runner import TorchRunner
 from shared.engine.sequence import Goal
 from shared.policy.config import WorkerPolicy
@@ -67,8 +66,13 @@ def p99(values: Sequence[float]) -> float:
 
 
 def _runner(options: Options) -> TorchRunner:
-    model = load_model(options.directory, options.dtype)
-    runner = TorchRunner(model, kv_blocks=_BLOCKS, block_tokens=BLOCK_TOKENS, threads=options.threads)
+    runner = TorchRunner(
+        options.directory,
+        dtype=options.dtype,
+        kv_blocks=_BLOCKS,
+        block_tokens=BLOCK_TOKENS,
+        threads=options.threads,
+    )
     runner.warm_up()
     return runner
 

@@ -9,7 +9,6 @@ import torch
 
 from benchmarks.engine.plain_forward import PlainForward
 from shared.engine.api import Draw, SamplingParams, StepPlan, WorkItem
-from shared.engine.model import load_model
 from shared.engine.runner import TorchRunner
 
 BLOCK_TOKENS = 32
@@ -57,7 +56,8 @@ class EngineSubject:
         if self.blocks:
             self.per_sequence = self.blocks // 16
         self.runner = TorchRunner(
-            load_model(self.directory, self.dtype),
+            self.directory,
+            dtype=self.dtype,
             kv_blocks=16 * self.per_sequence,
             block_tokens=BLOCK_TOKENS,
             threads=self.threads,

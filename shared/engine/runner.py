@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from shared.engine import huge_pages
 from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, StepResult, WorkItem
 from shared.engine.attempt import Outcome, outcomes
 from shared.engine.attention import Part, StepAttention, by_place
@@ -61,6 +62,8 @@ class TorchRunner:
             block_tokens=block_tokens,
             dtype=self._model.dtype,
         )
+        if not isinstance(model, LlamaModel):
+            huge_pages.advise()
         self._store = KvStore(self._layout, kv_blocks)
         self._bounds = Bounds(block_tokens, kv_blocks, config.max_context, config.vocab)
         self._contexts = Contexts(self._store, config.max_context, context_bytes)

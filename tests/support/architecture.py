@@ -73,6 +73,7 @@ LIGHT = (
     "shared.engine.engine",
     "shared.engine.pace",
     "shared.engine.refusal",
+    "shared.engine.huge_pages",
     "shared.engine.attempt",
     "shared.engine.synthetic",
     "shared.engine.fingerprint",
