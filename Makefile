@@ -23,8 +23,8 @@ demo: setup ## show the main job: four services, two datacenters, one conversati
 serve: setup ## run the whole mesh on this machine until Ctrl-C
 	@$(PY) -m services --config $(CONFIG) $(ARGS)
 
-test: setup ## run all tests (ARGS="-k name" and other pytest options)
-	@$(PY) -m pytest $(ARGS)
+test: setup ## run all tests, two at a time (ARGS="-n 0 -k name" and other pytest options)
+	@$(PY) -m pytest -n 2 $(ARGS)
 
 chaos: setup ## break a mesh of real processes for ten minutes and judge every token (ARGS="--seconds 60")
 	@$(PY) -m tests.chaos $(ARGS)
