@@ -5,7 +5,6 @@ Knows the layout only; which block holds what, and when it may be touched, is fo
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 
 import torch
@@ -59,8 +58,4 @@ class KvStore:
 
 def anonymous(size: int) -> mmap.mmap:
     """`size` bytes of zeroed memory of this process alone, committed page by page when it is written."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
