@@ -8,18 +8,18 @@ to `--out`.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.command import chosen, command, run
 from benchmarks.engine.bathtub import bathtub
 from benchmarks.engine.beside import handoff_step, interference
 from benchmarks.engine.extend import extend
 from benchmarks.engine.flips import flips
 from benchmarks.engine.memory import memory
-from benchmarks.engine.options import Options, say
+from benchmarks.engine.options import Options
 from benchmarks.engine.speed import Field, decode, prefill
-from benchmarks.report import Result, show
+from benchmarks.report import Result
 from scripts.model_cache import model_dir
 
 ALONE: dict[str, Callable[[Options], list[Result]]] = {
@@ -36,13 +36,7 @@ BESIDE: dict[str, Callable[[Field, Options], list[Result]]] = {"decode": decode,
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.engine",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    names = ", ".join([*BESIDE, *ALONE])
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {names} (default: all)")
+    parser = command("engine", __doc__, [*BESIDE, *ALONE])
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a sample, to see that it runs")
     size.add_argument("--full", action="store_true", help="16 prompts in the bathtub")
@@ -73,10 +67,7 @@ def main() -> None:
     """Parse options, run cases, print."""
     parser = arguments()
     given = parser.parse_args()
-    known = [*BESIDE, *ALONE]
-    unknown = [name for name in given.cases if name not in known]
-    if unknown:
-        parser.error(f"no case {unknown[0]!r}; there are {', '.join(known)}")
+    names = chosen(parser, given.cases, [*BESIDE, *ALONE])
     options = Options(
         given.model or model_dir(),
         given.dtype,
@@ -88,22 +79,23 @@ def main() -> None:
         peers(given),
     )
     options.out.mkdir(parents=True, exist_ok=True)
-    results: list[Result] = []
     field: Field | None = None
-    for name in given.cases or known:
-        began = time.monotonic()
+
+    def case(name: str) -> list[Result]:
+        nonlocal field
         if name in BESIDE:
             field = field or Field(options)
-            results += BESIDE[name](field, options)
-        else:
-            if field is not None:
-                field.close()
-                field = None
-            results += ALONE[name](options)
-        say(f"{name}: {time.monotonic() - began:.0f} s")
-    if field is not None:
-        field.close()
-    show("engine", results)
+            return BESIDE[name](field, options)
+        if field is not None:  # what other engines hold and compute is not to be beside what runs alone
+            field.close()
+            field = None
+        return ALONE[name](options)
+
+    try:
+        run("engine", names, case)
+    finally:
+        if field is not None:
+            field.close()
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from __future__ import annotations
 import math
 import statistics
 
+from benchmarks.command import say
 from benchmarks.engine import plots
 from benchmarks.engine.driver import Driver
-from benchmarks.engine.options import Options, say
+from benchmarks.engine.options import Options
 from benchmarks.engine.subjects import BLOCK_TOKENS, some_ids
 from benchmarks.report import Result, bounded, paired
 from shared.engine.api import Runner

@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from benchmarks.command import say
 from benchmarks.engine import plots
 from benchmarks.engine.driver import Driver
-from benchmarks.engine.options import Options, say
+from benchmarks.engine.options import Options
 from benchmarks.engine.subjects import BLOCK_TOKENS, CONTEXT, some_ids
 from benchmarks.report import Result, bounded
 from shared.engine.events import Extended, Sampled

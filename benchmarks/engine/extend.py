@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 
+from benchmarks.command import say
 from benchmarks.engine import plots
 from benchmarks.engine.bounds import measure
-from benchmarks.engine.options import Options, say
+from benchmarks.engine.options import Options
 from benchmarks.engine.subjects import LONG_CONTEXT, EngineSubject
 from benchmarks.report import Result, bounded
 from shared.engine.model_config import read_config

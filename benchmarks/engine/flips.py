@@ -10,7 +10,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.engine.options import Options, say
+from benchmarks.command import say
+from benchmarks.engine.options import Options
 from benchmarks.engine.subjects import BLOCK_TOKENS, some_ids
 from benchmarks.report import Result, bounded
 from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, WorkItem

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.engine.options import Options, say
+from benchmarks.command import say
+from benchmarks.engine.options import Options
 from benchmarks.report import Result, bounded
 
 _MOST = 400e6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +18,3 @@ class Options:
     full: bool
     out: Path
     peers: tuple[tuple[str, str], ...] = ()
-
-
-def say(text: str) -> None:
-    """Progress, apart from results."""
-    print(text, file=sys.stderr, flush=True)

@@ -6,8 +6,9 @@ import functools
 import statistics
 from collections.abc import Callable, Mapping
 
+from benchmarks.command import say
 from benchmarks.engine.bounds import Bounds, measure
-from benchmarks.engine.options import Options, say
+from benchmarks.engine.options import Options
 from benchmarks.engine.peers import PeerSubject
 from benchmarks.engine.subjects import CONTEXT, EngineSubject, PlainSubject, Subject
 from benchmarks.report import Result, paired

@@ -7,9 +7,9 @@ stdout, plots to `--out`.
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
+from benchmarks.command import chosen, command, run
 from benchmarks.mesh import (
     abort,
     baselines,
@@ -21,8 +21,7 @@ from benchmarks.mesh import (
     overload_live,
     skew,
 )
-from benchmarks.mesh.options import DEFAULT_TRACE, Case, Options, say
-from benchmarks.report import Result, show
+from benchmarks.mesh.options import DEFAULT_TRACE, Case, Options
 
 CASES: dict[str, Case] = {
     "overload": overload.case,
@@ -40,12 +39,7 @@ CASES: dict[str, Case] = {
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.mesh",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
+    parser = command("mesh", __doc__, CASES)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a sample: seconds, to see that it runs")
     size.add_argument("--full", action="store_true", help="the whole matrix")
@@ -65,18 +59,11 @@ def main() -> None:
     """Parse options, run cases, print."""
     parser = arguments()
     given = parser.parse_args()
-    unknown = [name for name in given.cases if name not in CASES]
-    if unknown:
-        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    names = chosen(parser, given.cases, CASES)
     options = Options(
         given.quick, given.full, given.out, tuple(given.seeds), given.trace, max(1, given.processes)
     )
-    results: list[Result] = []
-    for name in given.cases or CASES:
-        began = time.monotonic()
-        results += CASES[name](options)
-        say(f"{name}: {time.monotonic() - began:.0f} s")
-    show("mesh", results)
+    run("mesh", names, lambda name: CASES[name](options))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.command import say
 from benchmarks.mesh.handoff_live import quiet
-from benchmarks.mesh.options import Options, say
+from benchmarks.mesh.options import Options
 from benchmarks.report import Result, bounded
 from services.router.lifecycle import Request
 from shared.runtime.service import run_loop

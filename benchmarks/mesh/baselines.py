@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import say
 from benchmarks.mesh.figures import Promise, done, goodput, median, quantile, refused, relay_share
-from benchmarks.mesh.options import Options, say
+from benchmarks.mesh.options import Options
 from benchmarks.mesh.plots import Panel, distribution, draw
 from benchmarks.mesh.trace_load import TraceLoad, drawn_rows, rows_of
 from benchmarks.report import Result, quartiles

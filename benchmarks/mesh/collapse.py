@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from benchmarks.mesh.options import Options, say
+from benchmarks.command import say
+from benchmarks.mesh.options import Options
 from benchmarks.mesh.plots import Curve, Panel, draw
 from benchmarks.mesh.traffic import Mix, Traffic
 from benchmarks.report import Result, bounded

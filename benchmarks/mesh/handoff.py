@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.command import say
 from benchmarks.mesh.handoff_live import sockets
 from benchmarks.mesh.handoff_seams import IDS, Cell, bound, measure
-from benchmarks.mesh.options import Options, say
+from benchmarks.mesh.options import Options
 from benchmarks.mesh.plots import Panel, draw
 from benchmarks.report import Result, bounded
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import structlog
 
-from benchmarks.mesh.options import Options, say
+from benchmarks.command import say
+from benchmarks.mesh.options import Options
 from benchmarks.report import Result, bounded
 from shared.runtime.service import run_loop
 from tests.support.live_mesh import LiveMesh, live_mesh

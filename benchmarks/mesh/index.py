@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.mesh.options import Options, say
+from benchmarks.command import say
+from benchmarks.mesh.options import Options
 from benchmarks.report import Result, bounded
 from services.router.index import Index
 from shared.kv.hashing import HASH_BYTES, chain_hashes, chain_root, pack_ids

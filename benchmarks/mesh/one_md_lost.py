@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from benchmarks.command import say
 from benchmarks.mesh.figures import done, median, quantile
-from benchmarks.mesh.options import Options, say
+from benchmarks.mesh.options import Options
 from benchmarks.mesh.plots import Panel, distribution, draw
 from benchmarks.mesh.traffic import Mix, Traffic
 from benchmarks.report import Result, bounded, quartiles

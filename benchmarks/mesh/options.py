@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +33,3 @@ class Options:
 
 
 Case = Callable[[Options], list[Result]]
-
-
-def say(text: str) -> None:
-    """Progress, apart from the results."""
-    print(text, file=sys.stderr, flush=True)

@@ -11,8 +11,9 @@ import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.command import say
 from benchmarks.mesh.figures import Promise, done, goodput, median, quantile, refused
-from benchmarks.mesh.options import Options, say
+from benchmarks.mesh.options import Options
 from benchmarks.mesh.plots import Panel, draw
 from benchmarks.mesh.traffic import Mix, Traffic
 from benchmarks.report import Result, bounded

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.command import say
 from benchmarks.mesh.figures import quantile
 from benchmarks.mesh.handoff_live import quiet
-from benchmarks.mesh.options import Options, say
+from benchmarks.mesh.options import Options
 from benchmarks.report import Result, bounded
 from shared.runtime.service import run_loop
 from tests.support.live_client import Refused

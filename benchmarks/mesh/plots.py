@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mesh.options import say
+from benchmarks.command import say
 
 Curve = Sequence[tuple[float, float]]
 

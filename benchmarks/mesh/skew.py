@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.command import say
 from benchmarks.mesh.figures import done, median, quantile
-from benchmarks.mesh.options import Options, say
+from benchmarks.mesh.options import Options
 from benchmarks.mesh.plots import Panel, draw
 from benchmarks.mesh.traffic import Mix, Session, Traffic
 from benchmarks.report import Result, bounded

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
 
-from benchmarks.report import Result, show
+from benchmarks.command import chosen, command, run, say
+from benchmarks.report import Result
 from benchmarks.router import overhead, retokenisation
 from benchmarks.router.overhead import Size
 from benchmarks.router.plots import plot_latency
@@ -57,21 +56,12 @@ def retokenisation_case(options: argparse.Namespace) -> list[Result]:
 CASES: dict[str, Case] = {"overhead": overhead_case, "retokenisation": retokenisation_case}
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _run(main: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(main)
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.router",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
+    parser = command("router", __doc__, CASES)
     parser.add_argument("--quick", action="store_true", help="a sample: seconds, to see that it runs")
     parser.add_argument("--core", type=int, default=0, help="the router's core (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("build/plots"), help="where PNG files go")
@@ -81,16 +71,9 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
     parser = arguments()
     options = parser.parse_args()
-    unknown = [name for name in options.cases if name not in CASES]
-    if unknown:
-        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    names = chosen(parser, options.cases, CASES)
     gc.disable()  # pauses of this process are none of the router's
-    results: list[Result] = []
-    for name in options.cases or CASES:
-        began = time.monotonic()
-        results += CASES[name](options)
-        say(f"{name}: {time.monotonic() - began:.0f} s")
-    show("router", results)
+    run("router", names, lambda name: CASES[name](options))
 
 
 if __name__ == "__main__":

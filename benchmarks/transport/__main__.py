@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.report import Result, show
+from benchmarks.command import chosen, command, run, say
+from benchmarks.report import Result
 from benchmarks.transport import line_cases, long_cases, soak, trace_mix
 from benchmarks.transport.agentic import DEFAULT
 from benchmarks.transport.compress import compress
@@ -143,17 +142,8 @@ CASES: dict[str, Case] = {
 }
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.transport",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
+    parser = command("transport", __doc__, CASES)
     parser.add_argument("--quick", action="store_true", help="a sample: seconds, to see that it runs")
     parser.add_argument("--full", action="store_true", help="the whole matrix")
     parser.add_argument("--pairs", type=int, default=0, help="interleaved pairs of each case with sockets")
@@ -186,15 +176,8 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
     parser = arguments()
     options = parser.parse_args()
-    unknown = [name for name in options.cases if name not in CASES]
-    if unknown:
-        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
-    results: list[Result] = []
-    for name in options.cases or CASES:
-        began = time.monotonic()
-        results += CASES[name](options)
-        say(f"{name}: {time.monotonic() - began:.0f} s")
-    show("transport", results)
+    names = chosen(parser, options.cases, CASES)
+    run("transport", names, lambda name: CASES[name](options))
 
 
 if __name__ == "__main__":
