@@ -20,14 +20,13 @@ from shared.engine.attention import Part, StepAttention, by_place
 from shared.engine.contexts import Contexts
 from shared.engine.model import LlamaModel, load_model
 from shared.engine.refusal import Bounds
-from shared.engine.sampler import draw_batch, score_rows
+from shared.engine.sampler import draw_batch, score_following
 from shared.engine.weights import Progress
 from shared.errors import ConfigError
 from shared.kv.layout import KvLayout, full_attention
 from shared.kv.store import KvStore
 
 _CONTEXT_BYTES = 256 << 20
-_SCORED = 32
 
 
 class TorchRunner:
@@ -161,22 +160,14 @@ class TorchRunner:
             contexts.commit(part.context, part.new, item.blocks)
         return drawn
 
-    def _score(self, item: WorkItem, hidden: torch.Tensor) -> tuple[Drawn, ...]:
-        """Log-probabilities of the ids that follow an item's own; a few rows of scores at a time."""
-        found: list[Drawn] = []
-        for start in range(0, len(item.following), _SCORED):
-            wanted = item.following[start : start + _SCORED]
-            logits = self._model.logits(hidden[start : start + len(wanted)])
-            found += score_rows(logits, wanted, item.best)
-        return tuple(found)
-
     def _draw(self, items: Sequence[WorkItem], order: Sequence[int], hidden: torch.Tensor) -> list[Outcome]:
         found: list[Outcome] = [None] * len(items)
         rows, drawing, draws = [], [], []
         row = -1
         for at in order:
             if items[at].following:
-                self._scores[items[at].seq] = self._score(items[at], hidden[row + 1 :])
+                states = hidden[row + 1 :]
+                self._scores[items[at].seq] = score_following(items[at], states, self._model.logits)
             row += len(items[at].ids)
             draw = items[at].draw
             if draw is not None:

@@ -6,14 +6,14 @@ A draw is a function of (scores, ids so far, prompt length, parameters) alone; n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shared.engine.api import Draw, Drawn, SamplingParams, needs_history
+from shared.engine.api import Draw, Drawn, SamplingParams, WorkItem, needs_history
 from shared.engine.philox import first_words
 from shared.errors import InvalidRequest, NanLogits, NotBuilt
 
@@ -22,6 +22,7 @@ Ids = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _MOST_NOISE = 22.9  # above the largest value `_gumbel` can give: -log(-log(1 - 2**-33)) = 22.87
+_SCORED = 32  # rows of a prompt whose scores are held at once
 _SHORT = 256  # best ids tried first, before all are looked at
 
 
@@ -47,9 +48,17 @@ def draw_batch(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | Exception]
     return results
 
 
-def score_rows(logits: Tensor, ids: Sequence[int], best: int) -> list[Drawn]:
-    """Of one id a row of `logits`, [rows, vocab]: its log-probability, and the `best` best beside it."""
-    return [_drawn(row, token, best) for row, token in zip(logits, ids, strict=True)]
+def score_following(item: WorkItem, states: Tensor, logits: Callable[[Tensor], Tensor]) -> tuple[Drawn, ...]:
+    """Of each id that follows one of an item's own: its log-probability, and the best ids beside it.
+
+    `states`: last hidden states from the item's first token on; a few rows at a time are turned to scores.
+    """
+    found: list[Drawn] = []
+    for start in range(0, len(item.following), _SCORED):
+        wanted = item.following[start : start + _SCORED]
+        scores = logits(states[start : start + len(wanted)]).cpu()
+        found += [_drawn(row, token, item.best) for row, token in zip(scores, wanted, strict=True)]
+    return tuple(found)
 
 
 def draw_one(logits: np.ndarray[Any, np.dtype[np.float32]], draw: Draw) -> int:

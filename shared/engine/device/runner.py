@@ -22,7 +22,7 @@ from shared.engine.device.sampler import draw_on_device
 from shared.engine.device.steps import Steps
 from shared.engine.device.store import DeviceStore
 from shared.engine.refusal import Bounds
-from shared.engine.sampler import score_rows
+from shared.engine.sampler import score_following
 from shared.engine.weights import Progress
 from shared.errors import ConfigError, DeviceLost
 from shared.kernels import warmup
@@ -30,7 +30,6 @@ from shared.kv.layout import KvLayout, full_attention
 
 GRAPH_TOKENS = 512
 """Largest step that is recorded; a longer chunk of a prompt hides what launching costs."""
-_SCORED = 64  # rows whose scores are held at once
 _MOST_TOKENS = 8192  # of a step without buffers of its own
 
 
@@ -180,17 +179,10 @@ class DeviceRunner:
         return self._draw(items, hidden)
 
     def _score(self, items: Sequence[WorkItem], states: torch.Tensor) -> None:
-        """Log-probabilities of the ids that follow items' own; a few rows of scores at a time."""
         row = 0
         for item in items:
-            found: list[Drawn] = []
-            for start in range(0, len(item.following), _SCORED):
-                wanted = item.following[start : start + _SCORED]
-                first = row + start
-                logits = self._model.logits(states[first : first + len(wanted)]).cpu()
-                found += score_rows(logits, wanted, item.best)
             if item.following:
-                self._scores[item.seq] = tuple(found)
+                self._scores[item.seq] = score_following(item, states[row:], self._model.logits)
             row += len(item.ids)
 
     def _filled(self, items: Sequence[WorkItem]) -> list[int]:
