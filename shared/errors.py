@@ -82,6 +82,12 @@ class ModelError(Local):
     code: ClassVar[str] = "model"
 
 
+class BuildError(Local):
+    """The engine's C++ half could not be compiled: names the compiler and what it said."""
+
+    code: ClassVar[str] = "build"
+
+
 class DeviceLost(Local):
     """A GPU failed as a whole: this process computes nothing more, and ends so that it is started again."""
 

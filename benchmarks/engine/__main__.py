@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.command import chosen, command, run
+from benchmarks.command import chosen, command, run, say
 from benchmarks.engine.bathtub import bathtub
 from benchmarks.engine.beside import handoff_step, interference
 from benchmarks.engine.extend import extend
@@ -21,6 +21,9 @@ from benchmarks.engine.options import Options
 from benchmarks.engine.speed import Field, decode, prefill
 from benchmarks.report import Result
 from scripts.model_cache import model_dir
+from shared.engine.loading import compiled
+from shared.engine.native.library import Library
+from shared.errors import BuildError
 
 ALONE: dict[str, Callable[[Options], list[Result]]] = {
     "extend": extend,
@@ -45,6 +48,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--torch", action="store_true", help="the forward in torch, not in compiled code")
     parser.add_argument("--pairs", type=int, default=0, help="interleaved runs (default 7; 2 with --quick)")
     parser.add_argument("--vs-transformers", metavar="PYTHON", help="an interpreter that has transformers")
     parser.add_argument("--vs-vllm", metavar="PYTHON", help="one that has vLLM for CPUs: eager and compiled")
@@ -63,6 +67,14 @@ def peers(given: argparse.Namespace) -> tuple[tuple[str, str], ...]:
     return tuple((kind, python) for kind, python in found if python)
 
 
+def _library() -> Library | None:
+    try:
+        return compiled()
+    except BuildError as error:
+        say(f"torch computes: {error}")
+        return None
+
+
 def main() -> None:
     """Parse options, run cases, print."""
     parser = arguments()
@@ -76,6 +88,7 @@ def main() -> None:
         given.quick,
         given.full,
         given.out,
+        None if given.torch else _library(),
         peers(given),
     )
     options.out.mkdir(parents=True, exist_ok=True)

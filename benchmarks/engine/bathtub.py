@@ -15,7 +15,6 @@ from benchmarks.engine.subjects import BLOCK_TOKENS, some_ids
 from benchmarks.report import Result, bounded, paired
 from shared.engine.api import Runner
 from shared.engine.events import Sampled
-from shared.engine.model import load_model
 from shared.engine.runner import TorchRunner
 from shared.engine.sequence import Goal
 from shared.engine.synthetic import SyntheticRunner, SyntheticTiming, synthetic_layout
@@ -34,9 +33,15 @@ def bathtub(options: Options) -> list[Result]:
     """Exact step counts at every hit rate, then speed with the real model."""
     found = [_counted(hit) for hit in HITS]
     prompts = PROMPTS if options.full else 3
-    model = load_model(options.directory, options.dtype)
     blocks = prompts * 2 * (LENGTH // BLOCK_TOKENS + 2)
-    runner = TorchRunner(model, kv_blocks=blocks, block_tokens=BLOCK_TOKENS, threads=options.threads)
+    runner = TorchRunner(
+        options.directory,
+        dtype=options.dtype,
+        kv_blocks=blocks,
+        block_tokens=BLOCK_TOKENS,
+        threads=options.threads,
+        library=options.library,
+    )
     for hit in TIMED[:1] if options.quick else TIMED:
         packed, alone = [], []
         for _ in range(options.pairs):

@@ -73,6 +73,7 @@ def _runner(options: Options) -> TorchRunner:
         kv_blocks=_BLOCKS,
         block_tokens=BLOCK_TOKENS,
         threads=options.threads,
+        library=options.library,
     )
     runner.warm_up()
     return runner

@@ -28,7 +28,7 @@ def extend(options: Options) -> list[Result]:
 
 
 def _curve(options: Options, dtype: str) -> list[Result]:
-    subject = EngineSubject(options.directory, dtype, options.threads)
+    subject = EngineSubject(options.directory, dtype, options.threads, library=options.library)
     bounds = measure(read_config(options.directory), dtype, options.threads)
     subject.start(1, LONG_CONTEXT)
     counts = (1, 8, 64) if options.quick else COUNTS

@@ -15,7 +15,6 @@ from benchmarks.engine.options import Options
 from benchmarks.engine.subjects import BLOCK_TOKENS, some_ids
 from benchmarks.report import Result, bounded
 from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, WorkItem
-from shared.engine.model import load_model
 from shared.engine.runner import TorchRunner
 
 LENGTH = 192
@@ -35,10 +34,12 @@ def flips(options: Options) -> list[Result]:
     """The part of prompts that ever differ from one shot, and the largest gap at a first difference."""
     prompts = [some_ids(LENGTH, 300 + at) for at in range(3 if options.quick else 6)]
     runner = TorchRunner(
-        load_model(options.directory, "bfloat16"),
+        options.directory,
+        dtype="bfloat16",
         kv_blocks=_PER,
         block_tokens=BLOCK_TOKENS,
         threads=options.threads,
+        library=options.library,
     )
     whole = [_run(runner, prompt, lambda left: left) for prompt in prompts]
     found = []

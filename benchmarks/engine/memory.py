@@ -17,7 +17,8 @@ _BLOCKS = 640
 
 def memory(options: Options) -> list[Result]:
     """Resident bytes of a process that has prefilled 2,048 tokens and decoded a batch of 16."""
-    command = [sys.executable, "-m", "benchmarks.engine.memory", str(options.directory), options.dtype]
+    means = "torch" if options.library is None else "compiled"
+    command = [sys.executable, "-m", "benchmarks.engine.memory", str(options.directory), options.dtype, means]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     held = json.loads(done.stdout)
     over = held["resident"] - held["weights"] - held["pool"]
@@ -31,9 +32,11 @@ def main() -> None:
 
     from benchmarks.engine.bounds import Bounds
     from benchmarks.engine.subjects import EngineSubject
+    from shared.engine.loading import compiled
 
-    directory, dtype = Path(sys.argv[1]), sys.argv[2]
-    subject = EngineSubject(directory, dtype, 2, blocks=_BLOCKS)
+    directory, dtype, means = Path(sys.argv[1]), *sys.argv[2:]
+    library = compiled() if means == "compiled" else None
+    subject = EngineSubject(directory, dtype, 2, blocks=_BLOCKS, library=library)
     subject.prefill(2048)
     subject.start(16, 512)
     for _ in range(8):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.engine.native.library import Library
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`pairs`: interleaved runs of each subject. `peers`: kinds of `PeerSubject` with their interpreters."""
+    """`pairs`: interleaved runs of each subject. `peers`: kinds of `PeerSubject` with their interpreters.
+    `library`: the engine's compiled code; None: torch computes."""
 
     directory: Path
     dtype: str
@@ -17,4 +20,5 @@ class Options:
     quick: bool
     full: bool
     out: Path
+    library: Library | None
     peers: tuple[tuple[str, str], ...] = ()

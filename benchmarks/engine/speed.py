@@ -27,10 +27,11 @@ class Field:
     """The engine and all it is measured beside, loaded once; `close` ends other processes."""
 
     def __init__(self, options: Options) -> None:
-        self.ours = EngineSubject(options.directory, options.dtype, options.threads)
-        self.others: dict[str, Subject] = {
-            "plain": PlainSubject(options.directory, options.dtype, options.threads)
-        }
+        of_model = (options.directory, options.dtype, options.threads)
+        self.ours = EngineSubject(*of_model, library=options.library)
+        self.others: dict[str, Subject] = {"plain": PlainSubject(*of_model)}
+        if options.library is not None:
+            self.others["own forward in torch"] = EngineSubject(*of_model)
         self._peers: list[PeerSubject] = []
         options.out.mkdir(parents=True, exist_ok=True)
         for kind, python in options.peers:

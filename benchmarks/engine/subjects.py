@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.engine.plain_forward import PlainForward
 from shared.engine.api import Draw, SamplingParams, StepPlan, WorkItem
+from shared.engine.native.library import Library
 from shared.engine.runner import TorchRunner
 
 BLOCK_TOKENS = 32
@@ -50,6 +51,7 @@ class EngineSubject:
     seq: int = 0
     ended: list[int] = field(default_factory=list)
     blocks: int = 0  # 0: enough for 16 long contexts
+    library: Library | None = None  # None: torch computes
 
     def __post_init__(self) -> None:
         self.per_sequence = (LONG_CONTEXT + 1024) // BLOCK_TOKENS
@@ -61,6 +63,7 @@ class EngineSubject:
             kv_blocks=16 * self.per_sequence,
             block_tokens=BLOCK_TOKENS,
             threads=self.threads,
+            library=self.library,
         )
         self.runner.warm_up()
 

@@ -7,30 +7,17 @@ are float32 inside torch's fused kernel, whatever the dtype.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from shared.engine.contexts import Context
+from shared.engine.contexts import Part
 from shared.engine.linear import has_matrix_unit
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 SPLIT_ROWS = 32  # new tokens from which a prefix is worth a call of its own, without a mask
 WIDE_ROWS = 16  # new tokens from which bfloat16 without a matrix unit is slower than float32
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """`new` tokens of one context, which holds `context.length` before them."""
-
-    context: Context
-    new: int
-
-    @property
-    def end(self) -> int:
-        return self.context.length + self.new
 
 
 class Group(Protocol):

@@ -74,6 +74,18 @@ class Context:
         return self.arena.kv[:, :, self.lane]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`new` tokens of one context, which holds `context.length` before them."""
+
+    context: Context
+    new: int
+
+    @property
+    def end(self) -> int:
+        return self.context.length + self.new
+
+
 class Contexts:
     """Contexts by sequence number.
 

@@ -5,7 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from shared.engine.device.runner import DeviceRunner
+from shared.engine.linear import has_matrix_unit
+from shared.engine.native import build
+from shared.engine.native.library import Library
 from shared.engine.runner import TorchRunner
+from shared.errors import BuildError
+
+
+def compiled() -> Library:
+    """The CPU's forward in compiled code, compiled now where it never was for this machine.
+
+    Raises BuildError where there is none, or where torch is the faster.
+    """
+    if has_matrix_unit():
+        raise BuildError("this processor has a matrix unit, which only torch's products use")
+    path = build.library()
+    try:
+        return Library(path)
+    except OSError as error:
+        raise BuildError(f"{path}: {error}; remove it, so that it is compiled again") from error
 
 
 def load_runner(
@@ -17,15 +35,22 @@ def load_runner(
     device: str,
     threads: int,
     most_running: int,
+    library: Library | None,
 ) -> TorchRunner | DeviceRunner:
     """The runner of a Hugging Face directory on "cpu", "cuda" or "cuda:INDEX".
 
-    `threads` are a CPU step's; `most_running` sequences a GPU step is recorded for. Raises ModelError and
+    `threads` are a CPU step's, `library` its compiled code (torch computes without); `most_running` sequences
+    a GPU step is recorded for. Raises ModelError and
     ConfigError as the runners do.
     """
     if device == "cpu":
         return TorchRunner(
-            directory, dtype=dtype, kv_blocks=kv_blocks, block_tokens=block_tokens, threads=threads
+            directory,
+            dtype=dtype,
+            kv_blocks=kv_blocks,
+            block_tokens=block_tokens,
+            threads=threads,
+            library=library,
         )
     return DeviceRunner(
         directory,

@@ -1,35 +1,24 @@
 """The Llama-family forward over the rows of one step: every sequence's new tokens, one under another.
 
-Knows weights and arithmetic; which row belongs to which sequence, and where its KV lives, is known to the
-attention that it is handed.
+Knows weights and arithmetic; which row belongs to which sequence, and where its KV lives, is `attention`'s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from shared.engine.attention import StepAttention
 from shared.engine.checkpoint import Checkpoint, DenseTensors, ExpertTensors, LayerTensors
+from shared.engine.contexts import Part
 from shared.engine.experts import ExpertMlp
 from shared.engine.linear import Linear, working_dtype
-from shared.engine.model_config import ModelConfig, read_config
+from shared.engine.model_config import ModelConfig
 from shared.engine.rope import Rotary, Turns, rotate_
-from shared.engine.weights import Progress, Weights
-from shared.errors import ModelError
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-class Attend(Protocol):
-    """Attention of one step's rows, and the keeping of their keys and values."""
-
-    def __call__(self, layer: int, qkv: Tensor) -> Tensor:
-        """From [rows, heads + 2 kv_heads, head_dim] (q, k rotated) to [rows, heads * head_dim]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +84,13 @@ class LlamaModel:
         self.norm = norm
         self.head = head
 
-    def forward(self, ids: Tensor, turns: Turns, attend: Attend) -> Tensor:
-        """Hidden states, float32 [rows, hidden], of int64 [rows] ids whose rotations are `turns`."""
+    def forward(self, ids: Tensor, turns: Turns, parts: Sequence[Part]) -> Tensor:
+        """Hidden states, float32 [rows, hidden], of int64 [rows] ids whose rotations are `turns`.
+
+        `parts` in the order of their rows; their new keys and values are written behind what they hold.
+        """
         config = self.config
+        attend = StepAttention(parts, config.heads, config.windows)
         rows, heads, kv_heads = len(ids), config.heads, config.kv_heads
         hidden = self.embedding[ids].float()
         dtype = working_dtype(rows, self.embedding.dtype)
@@ -120,22 +113,8 @@ class LlamaModel:
         return Rotary(self.config.rope, self.config.head_dim)
 
 
-def load_model(directory: Path, dtype: str, progress: Progress | None = None) -> LlamaModel:
-    """Load a Hugging Face directory as "float32" or "bfloat16"; `progress(done, total)` counts tensors.
-
-    Raises ModelError where the directory cannot be served, naming the key, tensor or file.
-    """
-    if dtype not in DTYPES:
-        raise ModelError(f"dtype {dtype!r}: served are {', '.join(DTYPES)}")
-    config = read_config(directory)
-    with Weights(directory, DTYPES[dtype], progress) as weights:
-        checkpoint = Checkpoint(config, weights)
-        model = _build(config, dtype, checkpoint)
-        checkpoint.refuse_unread(directory)
-    return model
-
-
-def _build(config: ModelConfig, dtype: str, checkpoint: Checkpoint) -> LlamaModel:
+def build(config: ModelConfig, dtype: str, checkpoint: Checkpoint) -> LlamaModel:
+    """The model of a checkpoint, its weights in the order that torch's products like."""
     embedding = checkpoint.embedding()
     layers = [_layer(config, tensors) for tensors in checkpoint.layers()]
     norm = Norm.of(checkpoint.norm(), config.eps)

@@ -16,9 +16,11 @@ import torch
 from shared.engine import huge_pages
 from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, StepResult, WorkItem
 from shared.engine.attempt import Outcome, outcomes
-from shared.engine.attention import Part, StepAttention, by_place
-from shared.engine.contexts import Contexts
-from shared.engine.model import LlamaModel, load_model
+from shared.engine.attention import by_place
+from shared.engine.contexts import Contexts, Part
+from shared.engine.cpu_model import CpuModel, load_model
+from shared.engine.native.contenders import NativeContenders
+from shared.engine.native.library import Library
 from shared.engine.refusal import Bounds
 from shared.engine.sampler import draw_batch, score_following
 from shared.engine.weights import Progress
@@ -32,14 +34,15 @@ _CONTEXT_BYTES = 256 << 20
 class TorchRunner:
     """`Runner` of one model on one CPU.
 
-    `model` is a Hugging Face directory or a model already loaded (runners of one process may share it).
-    `threads` are those of one step. `context_bytes` bounds what idle sequences may hold beside the pool.
+    `model` is a Hugging Face directory or a model already loaded (runners of one process may share it);
+    `library` is compiled code to compute and draw with, torch and numpy do it without. `threads` are those of
+    one step. `context_bytes` bounds what idle sequences may hold beside the pool.
     Raises ModelError for a directory that cannot be served, ConfigError for an impossible value.
     """
 
     def __init__(
         self,
-        model: str | Path | LlamaModel,
+        model: str | Path | CpuModel,
         *,
         dtype: str = "float32",
         kv_blocks: int,
@@ -47,12 +50,17 @@ class TorchRunner:
         threads: int = 1,
         context_bytes: int = _CONTEXT_BYTES,
         progress: Progress | None = None,
+        library: Library | None = None,
     ) -> None:
         if threads < 1 or block_tokens < 1:
             raise ConfigError(
                 "model.threads", f"threads {threads}, block_tokens {block_tokens}: 1 is the least"
             )
-        self._model = model if isinstance(model, LlamaModel) else load_model(Path(model), dtype, progress)
+        if isinstance(model, str | Path):
+            self._model = load_model(Path(model), dtype, progress, library)
+            huge_pages.advise()
+        else:
+            self._model = model
         config = self._model.config
         self._layout = full_attention(
             layers=config.layers,
@@ -61,12 +69,11 @@ class TorchRunner:
             block_tokens=block_tokens,
             dtype=self._model.dtype,
         )
-        if not isinstance(model, LlamaModel):
-            huge_pages.advise()
         self._store = KvStore(self._layout, kv_blocks)
         self._bounds = Bounds(block_tokens, kv_blocks, config.max_context, config.vocab)
         self._contexts = Contexts(self._store, config.max_context, context_bytes)
         self._rotary = self._model.rotary()
+        self._contenders = None if library is None else NativeContenders(library)
         self._threads = threads
         self._thread: int | None = None
         self._scores: dict[int, tuple[Drawn, ...]] = {}  # of the running step, by sequence
@@ -85,7 +92,7 @@ class TorchRunner:
         return self._model.config.vocab
 
     @property
-    def model(self) -> LlamaModel:
+    def model(self) -> CpuModel:
         """What it computes."""
         return self._model
 
@@ -143,7 +150,7 @@ class TorchRunner:
             self._thread = threading.get_ident()
 
     def _compute(self, items: Sequence[WorkItem]) -> list[Outcome]:
-        contexts, config = self._contexts, self._model.config
+        contexts = self._contexts
         parts = [
             Part(contexts.ready(item.seq, item.start, len(item.ids), item.blocks), len(item.ids))
             for item in items
@@ -153,8 +160,7 @@ class TorchRunner:
         spans = [range(items[at].start, parts[at].end) for at in order]
         positions = torch.tensor([position for span in spans for position in span])
         turns = self._rotary.at(positions, max(part.end for part in parts) - 1)
-        attend = StepAttention([parts[at] for at in order], config.heads, config.windows)
-        hidden = self._model.forward(ids, turns, attend)
+        hidden = self._model.forward(ids, turns, [parts[at] for at in order])
         drawn = self._draw(items, order, hidden)
         for item, part in zip(items, parts, strict=True):
             contexts.commit(part.context, part.new, item.blocks)
@@ -176,6 +182,6 @@ class TorchRunner:
                 draws.append(draw)
         if draws:
             logits = self._model.logits(hidden[rows])
-            for at, outcome in zip(drawing, draw_batch(logits, draws), strict=True):
+            for at, outcome in zip(drawing, draw_batch(logits, draws, self._contenders), strict=True):
                 found[at] = outcome
         return found

@@ -80,6 +80,9 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """KV blocks of a worker's pool."""
     threads: int = 0
     """CPU threads of the engine; 0: one."""
+    compiled: bool = True
+    """On a CPU: compute in C++ that is compiled for this machine at the first start, where it has a compiler
+    and no matrix unit (AMX); false: with torch."""
     device: str = "cpu"
     """`cpu` or `cuda` (with an index: `cuda:1`)."""
     slowdown: float = 1.0

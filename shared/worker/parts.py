@@ -12,7 +12,7 @@ import structlog
 from shared.engine.api import Runner
 from shared.engine.fingerprint import Fingerprint, fingerprint, template_fingerprint
 from shared.engine.synthetic import SyntheticRunner, SyntheticTiming
-from shared.errors import ConfigError, ModelError
+from shared.errors import BuildError, ConfigError, ModelError
 from shared.kv.layout import full_attention
 from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig
 from shared.wire.messages import Announce, Role
@@ -35,11 +35,18 @@ def build(mesh: MeshConfig, node: NodeConfig) -> Built:
     if model.engine == "synthetic":
         return _synthetic(mesh, node, model)
     # Torch is needed only by processes that compute with it.
-    from shared.engine.loading import load_runner
+    from shared.engine.loading import compiled, load_runner
 
+    log = structlog.get_logger()
     began = time.monotonic()
     directory = Path(model.path).expanduser()
     prints = fingerprint(directory)
+    library = None
+    if node.compiled and node.device == "cpu":
+        try:
+            library = compiled()
+        except BuildError as error:
+            log.warning("not compiled: torch computes", reason=str(error))
     runner = load_runner(
         directory,
         dtype=model.dtype,
@@ -48,9 +55,13 @@ def build(mesh: MeshConfig, node: NodeConfig) -> Built:
         threads=node.threads or 1,
         device=node.device,
         most_running=mesh.policy.worker.max_running,
+        library=library,
     )
-    structlog.get_logger().info(
-        "model loaded", path=str(directory), seconds=round(time.monotonic() - began, 2)
+    log.info(
+        "model loaded",
+        path=str(directory),
+        compiled=library is not None,
+        seconds=round(time.monotonic() - began, 2),
     )
     return Built(runner, prints, _context(model, runner.max_context))
 

@@ -89,6 +89,7 @@ SHELLS = (
     "shared.worker.parts",
     "shared.worker.process",
     "shared.engine.runner",  # measures its own steps
+    "shared.engine.native.build",  # runs a compiler
     "shared.engine.device.runner",  # the same
     "shared.engine.synthetic",  # waits as long as the step it stands for
     "shared.engine.fingerprint",
@@ -152,6 +153,7 @@ ENVIRONMENT_READERS = (
     "shared.runtime",
     "shared.kernels.launch",  # TRITON_INTERPRET is triton's own switch
     "shared.engine.fingerprint",  # where the user's cache is
+    "shared.engine.native.build",  # the same, and which compiler
 )
 
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Protocol
 
+from shared.engine.cpu_model import CpuModel
 from shared.engine.fingerprint import Fingerprint
-from shared.engine.model import LlamaModel
 from shared.engine.runner import TorchRunner
 from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig
 from shared.worker.parts import Built, build
@@ -46,7 +46,7 @@ class SharedModel:
     """One loaded model for all workers of the process, in float32."""
 
     def __init__(
-        self, directory: Path, model: LlamaModel, prints: Fingerprint, block_tokens: int, max_context: int = 0
+        self, directory: Path, model: CpuModel, prints: Fingerprint, block_tokens: int, max_context: int = 0
     ) -> None:
         self.vocab = model.config.vocab
         self._model = model

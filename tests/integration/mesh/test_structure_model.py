@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
+from shared.engine.cpu_model import load_model
 from shared.engine.fingerprint import fingerprint
-from shared.engine.model import load_model
 from tests.support.live_client import TRACE
 from tests.support.live_mesh import live_mesh
 from tests.support.live_models import SharedModel

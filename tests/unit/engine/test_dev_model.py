@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shared.engine.api import SamplingParams
-from shared.engine.model import LlamaModel, load_model
+from shared.engine.cpu_model import CpuModel, load_model
 from shared.engine.runner import TorchRunner
 from tests.support.reference import Reference
 from tests.support.replay import replay
@@ -18,7 +18,7 @@ BLOCK_TOKENS = 32
 
 
 @pytest.fixture(scope="module")
-def model(model_directory: Path) -> LlamaModel:
+def model(model_directory: Path) -> CpuModel:
     return load_model(model_directory, "float32")
 
 
@@ -33,7 +33,7 @@ def prompt(length: int, seed: int) -> list[int]:
     return torch.randint(300, 20_000, (length,), generator=random).tolist()
 
 
-def test_chunks_batches_and_settings_are_replayed(model: LlamaModel, reference: Reference) -> None:
+def test_chunks_batches_and_settings_are_replayed(model: CpuModel, reference: Reference) -> None:
     runner = TorchRunner(model, kv_blocks=64, block_tokens=BLOCK_TOKENS)
     settings: list[dict[str, Any]] = [
         {"temperature": 0.0},
@@ -56,7 +56,7 @@ def test_chunks_batches_and_settings_are_replayed(model: LlamaModel, reference: 
         assert result.ok, result
 
 
-def test_blocks_sent_as_bytes_continue_with_equal_tokens(model: LlamaModel) -> None:
+def test_blocks_sent_as_bytes_continue_with_equal_tokens(model: CpuModel) -> None:
     here, there = (TorchRunner(model, kv_blocks=16, block_tokens=BLOCK_TOKENS) for _ in range(2))
     ids = prompt(170, 8)
     row = Row(1, ids.copy(), range(8))

@@ -18,7 +18,7 @@ from shared.kv.hashing import chain_hashes
 from shared.kv.pool import BlockPool
 from shared.policy.config import WorkerPolicy
 from tests.support.replay import combined, replay
-from tests.support.tiny_case import BLOCK_TOKENS, SHAPES, Case
+from tests.support.tiny_case import BLOCK_TOKENS, KINDS, SHAPES, Case
 
 ROOT = b"r" * 16
 SETTINGS: list[dict[str, Any]] = [
@@ -87,9 +87,9 @@ class Node:
         return [(hash_, bytes(self.runner.view(block))) for hash_, block in zip(hashes, found, strict=False)]
 
 
-@pytest.fixture(scope="module", params=["host", "device"])
+@pytest.fixture(scope="module", params=KINDS)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"], device=request.param == "device")
+    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"], request.param)
 
 
 def sampling(settings: dict[str, Any], prompt_len: int, tokens: int) -> SamplingParams:

@@ -10,6 +10,7 @@ import torch
 from shared.engine.api import StepPlan
 from shared.engine.device.runner import DeviceRunner
 from shared.engine.runner import TorchRunner
+from tests.support.compiled import compiled
 from tests.support.mixed_weights import FAMILIES, IDS, write_family
 from tests.support.stepper import Row, finish, greedy, step
 
@@ -22,16 +23,23 @@ def host(directory: Path, *, dtype: str = "float32", kv_blocks: int = 8) -> Torc
     return TorchRunner(directory, dtype=dtype, kv_blocks=kv_blocks, block_tokens=BLOCK_TOKENS)
 
 
+def in_cpp(directory: Path, *, dtype: str = "float32", kv_blocks: int = 8) -> TorchRunner:
+    """A CPU's runner with compiled code."""
+    return TorchRunner(
+        directory, dtype=dtype, kv_blocks=kv_blocks, block_tokens=BLOCK_TOKENS, library=compiled()
+    )
+
+
 def device(directory: Path, *, dtype: str = "float32", kv_blocks: int = 8) -> DeviceRunner:
     """A GPU's runner, with the kernels' references."""
     return DeviceRunner(directory, dtype=dtype, kv_blocks=kv_blocks, block_tokens=BLOCK_TOKENS, device="cpu")
 
 
 Make = Callable[..., TorchRunner | DeviceRunner]
-both = pytest.mark.parametrize("make", [host, device])
+every = pytest.mark.parametrize("make", [host, in_cpp, device])
 
 
-@both
+@every
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_transformers(tmp_path: Path, make: Make, family: str, split: str) -> None:
@@ -51,7 +59,9 @@ def test_logits_are_those_of_transformers(tmp_path: Path, make: Make, family: st
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("make", "dtype"), [(host, "bfloat16"), (device, "bfloat16"), (device, "float16")])
+@pytest.mark.parametrize(
+    ("make", "dtype"), [(host, "bfloat16"), (in_cpp, "bfloat16"), (device, "bfloat16"), (device, "float16")]
+)
 def test_half_precision_stays_close(tmp_path: Path, make: Make, family: str, dtype: str) -> None:
     runner = make(write_family(tmp_path, family), dtype=dtype)
     row = Row(1, IDS.copy(), range(8), greedy(logprobs=runner.vocab))
@@ -62,7 +72,7 @@ def test_half_precision_stays_close(tmp_path: Path, make: Make, family: str, dty
     assert float((scores - expected).abs().mean()) < 0.15
 
 
-@both
+@every
 @pytest.mark.parametrize("family", ["mistral-window", "qwen2-window", "qwen3-moe"])
 def test_a_batch_of_unequal_lengths_gives_what_each_gives_alone(
     tmp_path: Path, make: Make, family: str

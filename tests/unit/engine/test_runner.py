@@ -9,22 +9,22 @@ import pytest
 import torch
 
 from shared.engine.api import SamplingParams, StepPlan, WorkItem
-from shared.engine.model import load_model
+from shared.engine.cpu_model import load_model
 from shared.engine.runner import TorchRunner
 from tests.support.replay import replay
 from tests.support.stepper import Row, finish, greedy, step
-from tests.support.tiny_case import BLOCK_TOKENS, SHAPES, Case
+from tests.support.tiny_case import BLOCK_TOKENS, KINDS, SHAPES, Case
 
 
-@pytest.fixture(scope="module", params=[(shape, device) for device in (False, True) for shape in SHAPES])
+@pytest.fixture(scope="module", params=[(shape, kind) for kind in KINDS for shape in SHAPES])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    shape, device = request.param
-    return Case(tmp_path_factory.mktemp("model"), SHAPES[shape], device=device)
+    shape, kind = request.param
+    return Case(tmp_path_factory.mktemp("model"), SHAPES[shape], kind)
 
 
-@pytest.fixture(scope="module", params=["host", "device"])
+@pytest.fixture(scope="module", params=KINDS)
 def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"], device=request.param == "device")
+    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"], request.param)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, BLOCK_TOKENS, 33, 100])
@@ -212,7 +212,7 @@ def test_full_blocks_are_written_once_and_partial_ones_touch_no_other(one: Case)
 
 def test_bfloat16_follows_float32(one: Case) -> None:
     prompt = one.prompt(60)
-    model = load_model(one.directory, "bfloat16")
+    model = load_model(one.directory, "bfloat16", library=one.library)
     runner = TorchRunner(model, kv_blocks=100, block_tokens=BLOCK_TOKENS)
     assert "bfloat16" in runner.layout.describe()
     exact = torch.log_softmax(one.reference.logits(prompt)[-1], 0)
@@ -229,7 +229,9 @@ def test_bfloat16_follows_float32(one: Case) -> None:
 def test_many_rows_in_bfloat16(one: Case) -> None:
     """Above the count from which a step may be computed in float32 over bfloat16 weights and KV."""
     prompts = [one.prompt(300), one.prompt(8)]
-    runner = TorchRunner(load_model(one.directory, "bfloat16"), kv_blocks=200, block_tokens=BLOCK_TOKENS)
+    runner = TorchRunner(
+        load_model(one.directory, "bfloat16", library=one.library), kv_blocks=200, block_tokens=BLOCK_TOKENS
+    )
     short = Row(2, prompts[1].copy(), range(100, 120))
     step(runner, [(short, 8)])
     rows = [Row(1, prompts[0].copy(), range(90), greedy(logprobs=runner.vocab)), short]

@@ -1,25 +1,28 @@
 """What goes wrong in a step harms its own item alone."""
 
 import copy
+from collections.abc import Sequence
 
 import pytest
 from torch import Tensor
 
 from shared.engine.api import Draw, Drawn, StepPlan, WorkItem
+from shared.engine.contexts import Part
 from shared.engine.device.batch import Batch
 from shared.engine.device.model import DeviceModel
 from shared.engine.device.runner import DeviceRunner
-from shared.engine.model import Attend, LlamaModel
+from shared.engine.model import LlamaModel
+from shared.engine.native.model import NativeModel
 from shared.engine.rope import Turns
 from shared.engine.runner import TorchRunner
 from shared.errors import ConfigError, InvalidRequest, InvariantBroken, NanLogits
 from tests.support.stepper import Row, finish, greedy, step
-from tests.support.tiny_case import BLOCK_TOKENS, SHAPES, Case
+from tests.support.tiny_case import BLOCK_TOKENS, KINDS, SHAPES, Case
 
 
-@pytest.fixture(scope="module", params=["host", "device"])
+@pytest.fixture(scope="module", params=KINDS)
 def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"], device=request.param == "device")
+    return Case(tmp_path_factory.mktemp("model"), SHAPES["groups"], request.param)
 
 
 FATAL = 77
@@ -28,10 +31,19 @@ FATAL = 77
 class Brittle(LlamaModel):
     """A model whose forward fails wherever one id takes part."""
 
-    def forward(self, ids: Tensor, turns: Turns, attend: Attend) -> Tensor:
+    def forward(self, ids: Tensor, turns: Turns, parts: Sequence[Part]) -> Tensor:
         if FATAL in ids.tolist():
             raise RuntimeError("cannot allocate memory")
-        return super().forward(ids, turns, attend)
+        return super().forward(ids, turns, parts)
+
+
+class BrittleNative(NativeModel):
+    """The same in compiled code."""
+
+    def forward(self, ids: Tensor, turns: Turns, parts: Sequence[Part]) -> Tensor:
+        if FATAL in ids.tolist():
+            raise RuntimeError("cannot allocate memory")
+        return super().forward(ids, turns, parts)
 
 
 class BrittleDevice(DeviceModel):
@@ -45,7 +57,9 @@ class BrittleDevice(DeviceModel):
 
 def brittle(one: Case) -> TorchRunner | DeviceRunner:
     if one.device_model is None:
-        return TorchRunner(Brittle(**vars(one.model)), kv_blocks=64, block_tokens=BLOCK_TOKENS)
+        host = copy.copy(one.model)
+        host.__class__ = Brittle if isinstance(host, LlamaModel) else BrittleNative
+        return TorchRunner(host, kv_blocks=64, block_tokens=BLOCK_TOKENS)
     model = copy.copy(one.device_model)
     model.__class__ = BrittleDevice
     return DeviceRunner(model, kv_blocks=64, block_tokens=BLOCK_TOKENS, device="cpu")

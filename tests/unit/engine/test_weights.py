@@ -7,7 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from shared.engine.model import load_model
+from shared.engine.cpu_model import load_model
+from shared.engine.model import LlamaModel
 from shared.errors import ModelError
 from tests.support.tiny_model import TinyShape, tiny_model
 
@@ -43,10 +44,16 @@ def shard(directory: Path) -> None:
     (directory / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
 
 
+def loaded(directory: Path) -> LlamaModel:
+    model = load_model(directory, "float32")
+    assert isinstance(model, LlamaModel)
+    return model
+
+
 def test_shards_load_as_one_file_does(directory: Path) -> None:
-    whole = load_model(directory, "float32")
+    whole = loaded(directory)
     shard(directory)
-    parts = load_model(directory, "float32")
+    parts = loaded(directory)
     assert torch.equal(whole.embedding, parts.embedding)
     rows = torch.randn(3, whole.config.hidden)
     for one, other in zip(whole.layers, parts.layers, strict=True):
@@ -70,7 +77,7 @@ def test_half_weights_are_widened(directory: Path, stored: torch.dtype) -> None:
 def test_tied_embeddings_need_no_head(tmp_path: Path) -> None:
     directory = tiny_model(tmp_path, shape=TinyShape(tied=True))
     rewrite(directory, {"lm_head.weight": torch.zeros(3)})  # some checkpoints carry one all the same
-    model = load_model(directory, "float32")
+    model = loaded(directory)
     hidden = torch.randn(2, model.config.hidden)
     expected = model.norm(hidden, torch.float32) @ model.embedding.T
     torch.testing.assert_close(model.logits(hidden), expected)

@@ -1,0 +1,108 @@
+"""Compiled steps: what a row becomes depends on its own context alone, to the last bit."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.engine.api import Drawn, StepPlan
+from shared.engine.native.model import NativeModel
+from shared.engine.runner import TorchRunner
+from tests.support.compiled import compiled
+from tests.support.mixed_weights import write_family
+from tests.support.reference import Reference
+from tests.support.stepper import Row, finish, greedy, step
+from tests.support.tiny_model import TinyShape, tiny_model
+
+BLOCK_TOKENS = 16
+LONG = 1100  # tokens: more than two pieces of a context
+SHAPES = {
+    "groups": TinyShape(heads=6, kv_heads=2, hidden=72, ffn=100),
+    "odd_sizes": TinyShape(heads=3, kv_heads=3, head_dim=18, hidden=50, ffn=70),
+    "wide_heads": TinyShape("qwen3", heads=4, kv_heads=1, head_dim=80),
+    "biased": TinyShape("qwen2", layers=3),
+}
+
+
+def runner(directory: Path, dtype: str, threads: int = 1) -> TorchRunner:
+    made = TorchRunner(
+        directory, dtype=dtype, kv_blocks=400, block_tokens=BLOCK_TOKENS, threads=threads, library=compiled()
+    )
+    assert isinstance(made.model, NativeModel)
+    return made
+
+
+def ids(count: int, vocab: int, seed: int) -> list[int]:
+    chosen = random.Random(seed)
+    return [chosen.randrange(vocab) for _ in range(count)]
+
+
+def outcome(made: TorchRunner, row: Row) -> tuple[object, list[bytes]]:
+    """Everything that a row left: all scores after its last step, and the bytes of its full blocks."""
+    full = row.done // BLOCK_TOKENS
+    return row.drawn[-1], [bytes(made.view(block)) for block in row.blocks[:full]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_bit_depends_on_how_a_context_was_computed(tmp_path: Path, shape: str, dtype: str) -> None:
+    directory = tiny_model(tmp_path, 3, SHAPES[shape])
+    whole = runner(directory, dtype)
+    prompt = ids(LONG, whole.vocab, 1)
+    params = greedy(logprobs=whole.vocab)
+    row = Row(1, prompt.copy(), range(70), params)
+    step(whole, [(row, LONG)])
+    expected = outcome(whole, row)
+
+    cut = runner(directory, dtype, threads=2)
+    others = [
+        Row(10 + at, ids(40, cut.vocab, 9 + at), range(100 + 40 * at, 140 + 40 * at)) for at in range(3)
+    ]
+    row = Row(1, prompt.copy(), range(70), params)
+    sizes = [1, 2, 300, 5, 97, 33, 8, 9, 1, 512, 64, LONG]
+    for turn, size in enumerate(sizes):
+        beside = [(other, 7) for other in others[: turn % 4] if other.done < 200]
+        step(cut, [*beside, (row, size)] if turn % 2 else [(row, size), *beside])
+    assert row.done == LONG
+    assert outcome(cut, row) == expected
+
+
+@pytest.mark.parametrize("family", ["mistral-window", "qwen2-window"])
+def test_a_window_changes_nothing_of_that(tmp_path: Path, family: str) -> None:
+    directory = write_family(tmp_path, family)
+    outcomes = []
+    for sizes in ([26], [1] * 26, [9, 7, 10]):
+        made = runner(directory, "bfloat16")
+        row = Row(1, ids(26, made.vocab, 4), range(4), greedy(logprobs=made.vocab))
+        for size in sizes:
+            step(made, [(row, size)])
+        outcomes.append(outcome(made, row))
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scores_are_those_of_the_reference(tmp_path: Path, shape: str) -> None:
+    made = runner(tiny_model(tmp_path, 3, SHAPES[shape]), "float32", threads=2)
+    prompt = ids(LONG, made.vocab, 1)
+    row = Row(1, prompt.copy(), range(70), greedy(logprobs=made.vocab))
+    step(made, [(row, 1000), (Row(2, prompt[:30], range(80, 90)), 30)])
+    step(made, [(row, 100)])
+    exact = torch.log_softmax(Reference.load(tmp_path).logits(prompt)[-1], 0)
+    scores = torch.tensor([score for _, score in sorted(row.drawn[0].top)])
+    torch.testing.assert_close(scores, exact, rtol=0, atol=2e-4)
+
+
+def test_what_is_not_a_number_stays_with_its_sequence(tmp_path: Path) -> None:
+    made = runner(tiny_model(tmp_path, 3, SHAPES["groups"]), "float32")
+    prompt = ids(40, made.vocab, 2)
+    expected = finish(made, [Row(1, prompt.copy(), range(5))], 6)[0]
+    made.view(12)[:] = b"\xff" * len(made.view(12))  # all NaN
+    good = Row(2, prompt.copy(), range(5, 10))
+    poisoned = Row(3, prompt.copy(), [12, 13, 14], done=BLOCK_TOKENS)
+    both = StepPlan((good.item(40, BLOCK_TOKENS), poisoned.item(40, BLOCK_TOKENS)))
+    drawn, error = made.execute(both).drawn
+    assert isinstance(drawn, Drawn)
+    assert "not finite" in str(error)
+    good.done, good.ids, good.drawn = 40, [*prompt, drawn.id], [drawn]
+    assert finish(made, [good], 6)[0] == expected
