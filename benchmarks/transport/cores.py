@@ -31,13 +31,14 @@ def layout() -> KvLayout:
     return full_attention(layers=8, kv_heads=8, head_dim=128, block_tokens=32, dtype="bfloat16")
 
 
-class _Quiet:
-    """What neither side needs."""
+class Quiet:
+    """What neither side needs, and memory of so many blocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int = POOL_BLOCKS) -> None:
         self.outbox: list[Instruction] = []
-        self.block_bytes = layout().block_bytes
-        self.memory = touched(POOL_BLOCKS * self.block_bytes)
+        self.layout = layout()
+        self.block_bytes = self.layout.block_bytes
+        self.memory = touched(blocks * self.block_bytes)
 
     def place(self, block: int, offset: int) -> int:
         """Where a transfer's byte is in the sender's memory."""
@@ -92,7 +93,7 @@ Plan = Iterator[tuple[float, int, int]]
 """Transfers in order: (seconds from the session's start, class, bytes)."""
 
 
-class SendingCore(_Quiet):
+class SendingCore(Quiet):
     """Opens transfers as `plan` says, and sends their bytes in the queue's order."""
 
     def __init__(
@@ -169,7 +170,7 @@ class SendingCore(_Quiet):
         return ticket
 
 
-class ReceivingCore(_Quiet):
+class ReceivingCore(Quiet):
     """Takes every chunk into a pool; calls `done` when `total` bytes are verified."""
 
     def __init__(self, total: int, done: Callable[[], None], content: bytes = b"") -> None:
