@@ -57,6 +57,7 @@ def build_worker(
     kv_address: str = "",
     line_of: Callable[[str], str] = lambda node: node,
     line_rate: Callable[[str], float] = lambda _line: 0.0,
+    line_gain: Callable[[str], float] = lambda _line: 1.0,
     line_oldest: Callable[[str], float | None] = lambda _line: None,
 ) -> WorkerNode:
     """A worker that has joined nothing yet."""
@@ -92,6 +93,7 @@ def build_worker(
         link=machine.link,
         line_of=line_of,
         line_rate=line_rate,
+        line_gain=line_gain,
         line_oldest=line_oldest,
     )
     node = Node(

@@ -80,7 +80,7 @@ class Fleet:
         worker = self._workers.get(node)
         if worker is not None:
             worker.reported(now, report)
-            self.lines.measured(node, report.line_rate, report.unsent_bytes)
+            self.lines.measured(node, report.line_rate, report.unsent_bytes, report.line_gain)
 
     def suspected(self, node: str, suspect: bool) -> None:
         worker = self._workers.get(node)

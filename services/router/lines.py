@@ -1,4 +1,4 @@
-"""Lines between datacenters as the router sees them: cap, round trip, and what waits on them. Knows no
+"""Lines between datacenters as the router sees them: cap, round trip, and what they carry. Knows no
 requests.
 """
 
@@ -32,6 +32,7 @@ class Lines:
         self._by_pair: dict[tuple[str, str], Line] = {}
         self._by_name: dict[str, Line] = {}
         self._estimates: dict[str, dict[str, float]] = {}
+        self._gains: dict[str, dict[str, tuple[float, float]]] = {}  # by sender: (rate, gain), as last told
         for line in lines:
             one, other = line.between
             self._by_pair[one, other] = self._by_pair[other, one] = line
@@ -55,16 +56,39 @@ class Lines:
             return min(line.rate, measured)
         return line.rate or measured
 
-    def measured(self, node: str, rates: dict[str, float], backlog: dict[str, int]) -> None:
-        """A sender's estimates per line; those without a backlog say nothing of what the line can carry."""
+    def kv_rate(self, line: Line) -> float:
+        """Bytes of KV that cross the line in a second now: more than `rate` where they are compressed. Every
+        time that bytes are to take on a line comes from this.
+
+        0.0 where nothing limits it.
+        """
+        told = self._gains.get(line.name, {}).values()
+        carried = sum(rate for rate, _ in told)
+        gain = sum(rate * gain for rate, gain in told) / carried if carried else 1.0
+        return self.rate(line) * gain
+
+    def measured(
+        self,
+        node: str,
+        rates: dict[str, float],
+        backlog: dict[str, int],
+        gains: dict[str, float] | None = None,
+    ) -> None:
+        """A sender's estimates per line; those without a backlog say nothing of what the line can carry.
+
+        `gains`: bytes of KV for each byte on the wire, by line; 1 where a line is not in it. What a sender
+        has told with its last estimate counts on while it has nothing to send: its KV stays the same.
+        """
         for name in self._by_name:
             estimates = self._estimates.setdefault(name, {})
             if backlog.get(name, 0) > 0 and rates.get(name, 0.0) > 0:
                 estimates[node] = rates[name]
+                gain = max(1.0, (gains or {}).get(name, 1.0))
+                self._gains.setdefault(name, {})[node] = rates[name], gain
             else:
                 estimates.pop(node, None)
 
     def forget(self, node: str) -> None:
         """A sender is gone."""
-        for estimates in self._estimates.values():
-            estimates.pop(node, None)
+        for told in (*self._estimates.values(), *self._gains.values()):
+            told.pop(node, None)

@@ -197,7 +197,8 @@ class Rewarm:
         one, other = self._mesh.fleet.get(sender), self._mesh.fleet.get(main)
         if one is None or other is None or other.announce is None:
             return 0.0
-        rate = self._mesh.fleet.lines.rate(self._mesh.fleet.line(one, other)) * self._mesh.policy.rewarm_share
+        lines = self._mesh.fleet.lines
+        rate = lines.kv_rate(self._mesh.fleet.line(one, other)) * self._mesh.policy.rewarm_share
         return blocks * other.announce.bytes_per_block / rate if rate > 0 else 0.0
 
     def _end(self, target: Target, warm: Warm) -> None:

@@ -156,7 +156,7 @@ class Survey:
         time.
         """
         line = self._fleet.line(sender, main)
-        rate = self._fleet.lines.rate(line)
+        rate = self._fleet.lines.kv_rate(line)
         waiting = self.outstanding(line)
         seconds = line_seconds(waiting, self._missing(main, match), rate, line.rtt)
         if match.expected and rate:
@@ -168,7 +168,7 @@ class Survey:
         line serves the shortest first. That is what it may count on, not what it is sure of.
         """
         line, missing = self._fleet.line(sender, main), self._missing(main, match)
-        rate, whole = self._fleet.lines.rate(line), self.line(sender, main, match)
+        rate, whole = self._fleet.lines.kv_rate(line), self.line(sender, main, match)
         if not rate or not missing:
             return whole
         return min(whole, line_seconds(self._shorter(line, missing), missing, SHORT_LANE * rate, line.rtt))
@@ -190,7 +190,7 @@ class Survey:
 
     def line_use(self, sender: Worker, main: Worker, match: Match) -> float:
         """For how long the line is busy with what main decode lacks."""
-        rate = self._fleet.lines.rate(self._fleet.line(sender, main))
+        rate = self._fleet.lines.kv_rate(self._fleet.line(sender, main))
         return self._missing(main, match) / rate if rate else 0.0
 
     def _missing(self, main: Worker, match: Match) -> int:
@@ -221,7 +221,7 @@ class Survey:
             if full and relay.node != self.wish.relay:
                 continue
             line = self._fleet.line(prefill, relay)
-            rate = self._fleet.lines.rate(line)
+            rate = self._fleet.lines.kv_rate(line)
             lan = line_seconds(self.outstanding(line), missing * block_bytes(relay), rate, line.rtt)
             found = (max(t_prefill, lan), load.running, relay)
             if best is None or found[:2] < best[:2]:

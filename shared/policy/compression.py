@@ -34,6 +34,8 @@ _SETTLE, _WINDOW = 0.2, 0.4
 _AGAIN = 20.0
 """Seconds until the two are compared again; while compression loses, doubled each time."""
 _AGAIN_MOST = 320.0
+_LATELY = 16 << 20
+"""Bytes on the wire after which what was sent before them counts half, in a line's gain."""
 
 
 class _State(enum.Enum):
@@ -146,6 +148,27 @@ class CompressionGauge:
     def _change(self, state: _State) -> None:
         self._state = state
         self._stretch.restart()
+
+
+class WireGain:
+    """What compression makes of a line: bytes before by bytes after, over what it has carried lately, chunks
+    that were sent as they are included. So it says what the line is worth, not what the codec can do."""
+
+    def __init__(self) -> None:
+        self._before = self._after = 0.0
+
+    @property
+    def value(self) -> float:
+        """At least 1, which it is where nothing was sent yet."""
+        return max(1.0, self._before / self._after) if self._after else 1.0
+
+    def sent(self, before: int, after: int) -> None:
+        """A chunk of `before` bytes has left as `after`."""
+        self._before += before
+        self._after += after
+        if self._after >= _LATELY:
+            self._before /= 2
+            self._after /= 2
 
 
 class _Stretch:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.policy.bursts import EVERY, Burst
-from shared.policy.compression import Mode
+from shared.policy.compression import Mode, WireGain
 from shared.policy.config import LinePolicy, LinkPolicy
 from shared.policy.flow import UNLIMITED, LineEstimate, TokenBucket, chunk_size
 from shared.policy.line_share import ShareHeld
@@ -53,6 +53,7 @@ class LineView:
     rtt: float  # seconds, smoothed; 0: unknown
     share: float  # bytes/s that this sender may use now; inf: no limit
     backlog: bool  # something waits to be sent
+    gain: float = 1.0  # bytes of KV for each byte on the wire, lately
 
 
 class Sender(Protocol):
@@ -91,6 +92,7 @@ class Line:
         self._link = link
         self._clock = clock
         self._estimate = LineEstimate(policy.estimate_window, spec.rate if spec else 0.0)
+        self._gain = WireGain()
         self._bucket = TokenBucket()
         self._senders: list[Sender] = []
         self._hungry: deque[Sender] = deque()
@@ -178,6 +180,10 @@ class Line:
                 hungry.append(sender)
         self._note_backlog(now)
 
+    def carried(self, before: int, after: int) -> None:
+        """A chunk of `before` bytes of KV was written as `after`."""
+        self._gain.sent(before, after)
+
     def charge(self, now: float, size: int) -> None:
         """Control bytes use the line too, and wait for nobody."""
         self._bucket.spend(now, size)
@@ -188,8 +194,9 @@ class Line:
         return chunk_size(rate, self._policy.chunk_ms, self._link.min_chunk, self._link.max_chunk)
 
     def view(self, now: float) -> LineView:
+        backlog = self._busy_since is not None
         return LineView(
-            self.name, self._estimate.rate, self._rtt, self._share(now), self._busy_since is not None
+            self.name, self._estimate.rate, self._rtt, self._share(now), backlog, self._gain.value
         )
 
     # --- estimate ---

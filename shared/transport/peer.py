@@ -195,6 +195,7 @@ class Peer:
 
         head = chunk_head(encode(chunk.header), size)
         self._counters["chunk_bytes_out"] += size
+        self.line.carried(chunk.header.length, size)
         stream.write_chunk(head, chunk.data, done)
         return len(head) + size
 

@@ -226,6 +226,7 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True, tag=11):
     counters: dict[str, float] = {}
     unsent_by_class: dict[str, tuple[Nat, ...]] = {}  # per line: `unsent_bytes` by TransferClass
     sent_bytes: dict[str, Nat] = {}  # per line: handed to it since this process began
+    line_gain: dict[str, Amount] = {}  # per line: bytes of KV for each byte on the wire; not there: 1
 
 
 class KvEvents(msgspec.Struct, frozen=True, array_like=True, tag=12):

@@ -56,5 +56,5 @@ class PrefillGate:
         for transfer in self._out.all():
             line = self._site.line_of(transfer.target)
             backlog[line] = backlog.get(line, 0) + transfer.total_bytes - transfer.acked_bytes
-        rates = {line: self._site.line_rate(line) for line in backlog}
+        rates = {line: self._site.line_rate(line) * self._site.line_gain(line) for line in backlog}
         return max([RETRY_SOON, *(size / rates[line] for line, size in backlog.items() if rates[line] > 0)])

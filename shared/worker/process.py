@@ -148,6 +148,7 @@ class WorkerProcess:
             link=mesh.policy.link,
             line_of=self._line_of,
             line_rate=self._line_rate,
+            line_gain=self._line_gain,
             line_oldest=self._line_oldest,
             landed=runner.landed,
         )
@@ -204,6 +205,10 @@ class WorkerProcess:
     def _line_rate(self, line: str) -> float:
         view = self._endpoint.lines().get(line)
         return view.rate if view is not None else 0.0
+
+    def _line_gain(self, line: str) -> float:
+        view = self._endpoint.lines().get(line)
+        return view.gain if view is not None else 1.0
 
     def _on_events(self, now: float, events: object) -> None:
         self.worker.on_engine(now, events)  # type: ignore[arg-type]

@@ -83,4 +83,5 @@ class Reports:
             },
             unsent_by_class={name: load.by_class for name, load in lines.items()},
             sent_bytes=dict(self._out.queues.sent),
+            line_gain={name: gain for name in lines if (gain := round(site.line_gain(name), 2)) > 1},
         )

@@ -49,6 +49,7 @@ class Worker:
         link: LinkPolicy | None = None,
         line_of: Callable[[str], str] = lambda node: node,
         line_rate: Callable[[str], float] = lambda _line: 0.0,
+        line_gain: Callable[[str], float] = lambda _line: 1.0,
         line_oldest: Callable[[str], float | None] = lambda _line: None,
         landed: Callable[[int], None] = lambda _block: None,
     ) -> None:
@@ -57,6 +58,7 @@ class Worker:
 
         `landed` is told of each block whose received bytes are whole, before anything computes with it.
         `line_of`: node -> name of the line to it; `line_rate`: line -> bytes/s, 0.0 where unknown;
+        `line_gain`: line -> bytes of KV for each byte that it carries, more than 1.0 where it is compressed;
         `line_oldest`: line -> part of its bytes that is for the oldest transfers, None: as configured.
         `announce` says what does not change; draining and peers are filled in.
         """
@@ -78,6 +80,7 @@ class Worker:
             max_context=announce.max_context,
             line_of=line_of,
             line_rate=line_rate,
+            line_gain=line_gain,
             line_oldest=line_oldest,
         )
         self._rooms = rooms = Rooms(self.site, layout, announce)

@@ -39,6 +39,7 @@ class Site:
     max_context: int
     line_of: Callable[[str], str]  # node -> name of the line to it
     line_rate: Callable[[str], float]  # line -> bytes/s, 0.0 where unknown
+    line_gain: Callable[[str], float]  # line -> bytes of KV for each byte that it carries
     line_oldest: Callable[[str], float | None]  # line -> part for the oldest; None: as configured
     draining: bool = False
     outbox: Outbox = field(default_factory=Outbox)

@@ -55,6 +55,7 @@ def worker_node(
     datacenter: str = "a",
     max_context: int = 4096,
     line_rate: float = 0.0,
+    line_gain: float = 1.0,
 ) -> WorkerNode:
     """A worker with its own pool, engine and synthetic runner."""
     rng = random.Random(f"{name}{seed}")
@@ -91,6 +92,7 @@ def worker_node(
         line=line,
         link=link,
         line_rate=lambda _: line_rate,
+        line_gain=lambda _: line_gain,
     )
     node = Node(name, role, worker, incarnation, datacenter, engine, runner, timing)
     return WorkerNode(node, worker, pool)

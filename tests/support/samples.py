@@ -92,6 +92,7 @@ MESSAGES: tuple[Message, ...] = (
         {"x": 1.0},
         {"wan": (4, 3, 0, 0)},
         {"wan": 9},
+        {"wan": 1.45},
     ),
     m.KvEvents(9, 2, 1, True),
     m.SnapshotRequest(True),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.policy.compression import CompressionGauge
+from shared.policy.compression import CompressionGauge, WireGain
 
 MB = 1e6
 
@@ -140,3 +140,26 @@ def test_beside_probes_it_is_never_on_where_it_could_be_slower(
         assert gauge.speed() >= rate
         assert gauge.gain > 1
     assert sum(answers) == 9 or not answers[-1]
+
+
+def test_a_lines_gain_is_of_all_that_it_has_carried_lately() -> None:
+    gain = WireGain()
+    assert gain.value == 1.0
+    gain.sent(300_000, 200_000)
+    assert gain.value == pytest.approx(1.5)
+    gain.sent(200_000, 200_000)  # as it is
+    assert gain.value == pytest.approx(1.25)
+    for _ in range(400):
+        gain.sent(300_000, 300_000)  # compression is off: what it gained before is forgotten
+    assert gain.value == pytest.approx(1.0, abs=0.001)
+
+
+@given(st.lists(st.tuples(st.integers(1, 1 << 20), st.floats(0.5, 1.0)), min_size=1))
+def test_a_lines_gain_lies_between_those_of_its_chunks(chunks: list[tuple[int, float]]) -> None:
+    gain = WireGain()
+    gains = []
+    for before, part in chunks:
+        after = max(1, int(before * part))
+        gains.append(before / after)
+        gain.sent(before, after)
+    assert min(gains) - 1e-9 <= gain.value <= max(gains) + 1e-9

@@ -9,6 +9,7 @@ from services.router.fleet import Fleet
 from services.router.lines import INSIDE, OPEN, Line, Lines
 from services.router.worker import DEFAULT_PREFILL_RATE, Placed, Worker
 from shared.policy.config import RouterPolicy
+from shared.wire.codec import decode, encode
 from shared.wire.messages import Announce, LoadReport, Role
 from shared.wire.port import PeerInfo
 
@@ -191,6 +192,31 @@ def test_a_line_that_carries_less_than_its_cap_is_believed_while_it_has_a_backlo
     assert lines.rate(WAN) == pytest.approx(1e5)
     lines.forget("q")
     assert lines.rate(WAN) == 1e6
+
+
+def test_a_compressed_line_carries_more_kv_than_bytes() -> None:
+    lines = Lines([WAN])
+    assert lines.kv_rate(WAN) == 1e6
+    lines.measured("p", {"wan": 6e5}, {"wan": 1000}, {"wan": 1.5})
+    lines.measured("q", {"wan": 2e5}, {"wan": 1000})  # does not say: sends bytes as they are
+    assert lines.rate(WAN) == pytest.approx(8e5)
+    assert lines.kv_rate(WAN) == pytest.approx(6e5 * 1.5 + 2e5)
+    lines.measured("p", {"wan": 6e5}, {"wan": 0})
+    lines.measured("q", {"wan": 2e5}, {"wan": 0})
+    assert lines.rate(WAN) == 1e6
+    assert lines.kv_rate(WAN) == pytest.approx(1e6 * 11 / 8), "the same KV will come again"
+    lines.forget("p")
+    assert lines.kv_rate(WAN) == 1e6
+
+
+def test_a_report_of_the_version_before_says_nothing_of_compression(fleet: Fleet) -> None:
+    report = msgspec.structs.replace(REPORT, line_rate={"wan": 5e5}, unsent_bytes={"wan": 1000})
+    old = decode(msgspec.msgpack.encode(msgspec.msgpack.decode(encode(report))[:-1]))
+    assert isinstance(old, LoadReport)
+    fleet.reported(1.0, "p", old)
+    assert fleet.lines.kv_rate(WAN) == fleet.lines.rate(WAN) == 5e5
+    fleet.reported(2.0, "p", msgspec.structs.replace(report, line_gain={"wan": 1.4}))
+    assert fleet.lines.kv_rate(WAN) == pytest.approx(7e5)
 
 
 def test_what_waits_for_a_line_is_summed_over_senders(fleet: Fleet) -> None:

@@ -251,6 +251,17 @@ def test_what_matches_is_free_until_it_is_pinned() -> None:
     assert not plan(numbers, numbers.wish(chain)).chosen.ample, "90 of the free blocks are those that match"
 
 
+def test_a_line_that_compresses_is_as_fast_as_the_kv_that_it_carries() -> None:
+    seconds = []
+    for gain in ({}, {"wan": 1.45}):
+        numbers = Numbers("p1", "r1", "m1")
+        waiting = {"wan": 100 * BLOCK_BYTES}
+        numbers.report("p1", unsent_bytes=waiting, line_rate={"wan": 20e6}, line_gain=gain)
+        seconds.append(plan(numbers, numbers.wish(numbers.chain(400))).chosen.t_main - numbers.line.rtt)
+    assert seconds[0] == pytest.approx(500 * BLOCK_BYTES / 20e6)
+    assert seconds[1] == pytest.approx(seconds[0] / 1.45)
+
+
 def test_a_small_transfer_does_not_wait_for_all_that_is_queued_on_the_line() -> None:
     numbers = Numbers("p1", "m1", max_line_wait=30.0)
     chain = numbers.chain(100)

@@ -64,6 +64,7 @@ async def test_the_same_bits_in_fewer_bytes(tls: TlsFiles | None) -> None:
     assert sent["chunk_bytes_out"] == sent["encoded_bytes_after"] == received["chunk_bytes_in"]
     assert sent["encoded_bytes_before"] >= 1.3 * sent["encoded_bytes_after"]
     assert sent["encode_microseconds"] > 0
+    assert p.endpoint.lines()["wan"].gain == pytest.approx(len(data) / sent["chunk_bytes_out"])
     assert received["decode_microseconds"] > 0
 
 
@@ -76,6 +77,7 @@ async def test_what_does_not_shrink_goes_as_it_is() -> None:
         await receiver.until(lambda: not receiver.missing)
     assert receiver.memory == data
     assert {chunk.encoding for chunk, _, _ in receiver.chunks} == {0}
+    assert p.endpoint.lines()["wan"].gain == 1.0
 
 
 @pytest.mark.parametrize(

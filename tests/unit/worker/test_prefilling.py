@@ -18,7 +18,14 @@ from tests.support.mesh import VOCAB, Bench, ScriptedRouter, greedy, hashes_of, 
 IDS = list(range(50, 93))  # ten full blocks and three ids
 
 
-def bench_of(blocks: int = 64, *, token: float = 0.001, line_rate: float = 0.0, **policy: float) -> Bench:
+def bench_of(
+    blocks: int = 64,
+    *,
+    token: float = 0.001,
+    line_rate: float = 0.0,
+    line_gain: float = 1.0,
+    **policy: float,
+) -> Bench:
     settings = {"max_running": 2, "max_queued": 4, "max_chunk_tokens": 8, **policy}
     p = worker_node(
         "p",
@@ -27,6 +34,7 @@ def bench_of(blocks: int = 64, *, token: float = 0.001, line_rate: float = 0.0, 
         policy=WorkerPolicy(**settings),  # type: ignore[arg-type]
         timing=SyntheticTiming(step=0.001, token=token),
         line_rate=line_rate,
+        line_gain=line_gain,
     )
     return Bench(p, worker_node("md", m.Role.MAIN, blocks=256), worker_node("rld", m.Role.RELAY, blocks=256))
 
@@ -192,8 +200,9 @@ def test_refuses_what_never_fits_and_what_does_not_fit_now() -> None:
     assert bench.until(m.Refused, nth=4).reason is m.RefuseReason.BAD_REQUEST
 
 
-def test_large_deltas_are_refused_while_too_much_waits_for_the_line() -> None:
-    bench = bench_of(blocks=64, line_rate=1000.0, send_pin_fraction=0.1)
+@pytest.mark.parametrize("gain", [1.0, 1.25])
+def test_large_deltas_are_refused_while_too_much_waits_for_the_line(gain: float) -> None:
+    bench = bench_of(blocks=64, line_rate=1000.0, line_gain=gain, send_pin_fraction=0.1)
     bench.sim.cut("p", "md")
     bench.admit("md", bench.rid(1), IDS, greedy(50))
     bench.prefill("p", bench.rid(1), IDS, greedy(50))
@@ -202,7 +211,7 @@ def test_large_deltas_are_refused_while_too_much_waits_for_the_line() -> None:
     bench.prefill("p", bench.rid(2), list(range(300, 340)), greedy(50))
     refused = bench.until(m.Refused)
     assert refused.reason is m.RefuseReason.LINE_BACKLOG
-    assert refused.retry_after_ms == 10 * 256, "backlog / rate"
+    assert refused.retry_after_ms == 10 * 256 / gain, "backlog / rate"
     bench.prefill("p", bench.rid(3), [*IDS, 1], greedy(50))
     bench.sim.run(bench.sim.now + 1, stop=lambda: bool(bench.rows(bench.rid(3))))
     assert bench.rows(bench.rid(3)), "what is cached needs no new pins"

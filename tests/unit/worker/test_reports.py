@@ -17,7 +17,14 @@ IDS = list(range(50, 93))
 
 def bench_of(**policy: float) -> Bench:
     return Bench(
-        worker_node("p", m.Role.PREFILL, blocks=30, policy=WorkerPolicy(**policy)),  # type: ignore[arg-type]
+        worker_node(
+            "p",
+            m.Role.PREFILL,
+            blocks=30,
+            policy=WorkerPolicy(**policy),  # type: ignore[arg-type]
+            line_rate=5e6,
+            line_gain=1.4512,
+        ),
         worker_node("rld", m.Role.RELAY),
         worker_node("md", m.Role.MAIN, blocks=30, line_rate=5e6),
     )
@@ -141,6 +148,8 @@ def test_a_report_says_what_waits_for_which_line() -> None:
     size = 10 * bench["p"].worker.site.block_bytes
     assert report.unsent_bytes == {"md": size}
     assert report.smallest_remaining == {"md": size}
+    assert report.line_rate == {"md": 5e6}
+    assert report.line_gain == {"md": 1.45}
     assert 1000 <= report.oldest_age_ms["md"] <= 1600
     assert (report.send_pinned_blocks, report.pinned_blocks) == (10, 10)
     assert report.free_blocks == 20
