@@ -90,5 +90,7 @@ class Lines:
 
     def forget(self, node: str) -> None:
         """A sender is gone."""
-        for told in (*self._estimates.values(), *self._gains.values()):
-            told.pop(node, None)
+        for estimates in self._estimates.values():
+            estimates.pop(node, None)
+        for gains in self._gains.values():
+            gains.pop(node, None)

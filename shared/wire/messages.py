@@ -459,8 +459,7 @@ class Missing(msgspec.Struct, frozen=True, array_like=True, tag=42):
 
 
 class First(msgspec.Struct, frozen=True, array_like=True, tag=43):
-    """P to an attached RLD: the first ids, so that its run can begin at `start` without a trip to the
-    router."""
+    """P to an attached RLD: the first ids, so that its run begins at `start` without a trip to the router."""
 
     ticket: Bytes16
     rid: Rid
