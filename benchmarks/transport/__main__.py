@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.command import chosen, command, run, say
 from benchmarks.report import Result
-from benchmarks.transport import line_cases, long_cases, soak, trace_mix
+from benchmarks.transport import line_cases, long_cases, soak, trace_live, trace_mix
 from benchmarks.transport.agentic import DEFAULT
 from benchmarks.transport.compress import compress
 from benchmarks.transport.line_cases import Wan
@@ -37,6 +37,14 @@ def trace_mix_case(options: argparse.Namespace) -> list[Result]:
     target = options.plots / "trace-mix.png"
     say(f"plot: {target}" if trace_mix.plot(runs, target) else "no plot: matplotlib is not installed")
     return list(trace_mix.results(mix, runs))
+
+
+def trace_live_case(options: argparse.Namespace) -> list[Result]:
+    """A window of the agentic trace in real time, over sockets, beside virtual time."""
+    seconds = 15.0 if options.quick else 60.0
+    seeds = (1, 2, 3) if options.full else (1,)
+    live = trace_live.Live(options.trace, seconds, seeds)
+    return asyncio.run(trace_live.trace_live(live, options.plots, say))
 
 
 def loopback_case(options: argparse.Namespace) -> list[Result]:
@@ -128,6 +136,7 @@ def soak_case(options: argparse.Namespace) -> list[Result]:
 
 CASES: dict[str, Case] = {
     "trace-mix": trace_mix_case,
+    "trace-mix-live": trace_live_case,
     "loopback": loopback_case,
     "loopback-peers": peers_case,
     "wan": wan_case,
