@@ -20,7 +20,9 @@ _SAMPLES = 8
 _PROBES = 4
 """Chunks that are encoded to learn how fast that is."""
 _PROBE_EVERY = 5.0
-"""Seconds between probes while compressing could not pay."""
+"""Seconds until they are encoded again while compressing could not pay, doubled each time: chunks leave in
+order, so that those of a codec without time hold up all others."""
+_PROBE_MOST = 80.0
 _ENTER, _LEAVE = 1.5, 1.2
 """Times as fast as the line that the codec has to be, to begin and to go on."""
 _BY_FAR = 6.0
@@ -54,8 +56,9 @@ class CompressionGauge:
         self._gain: deque[float] = deque(maxlen=_SAMPLES)
         self._decodes = 0.0
         self._state = _State.OFF
-        self._probes = _PROBES
-        self._probed = 0.0
+        self._probes = 0
+        self._probe_at = 0.0
+        self._probe_wait = _PROBE_EVERY
         self._stretch = _Stretch()
         self._without: tuple[float, float] | None = None  # (when, bytes/s that arrived)
         self._with = 0.0
@@ -117,16 +120,18 @@ class CompressionGauge:
         if rate <= 0:
             return False
         if self._could_pay(rate):
+            self._probe_wait = _PROBE_EVERY
             if self._state is _State.OFF and now >= self._hold:
                 self._change(_State.ON)
             return self._state is _State.ON
         if self._state is not _State.OFF:
             self._change(_State.OFF)
-        if now - self._probed >= _PROBE_EVERY:
+        if now >= self._probe_at:
             self._probes = _PROBES
+            self._probe_at = now + self._probe_wait
+            self._probe_wait = min(2 * self._probe_wait, _PROBE_MOST)
         if self._probes:
             self._probes -= 1
-            self._probed = now
             return True
         return False
 
