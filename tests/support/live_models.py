@@ -43,7 +43,7 @@ class SyntheticModel:
 
 
 class SharedModel:
-    """One loaded model for all workers of the process, in float32."""
+    """One loaded model for all workers of the process, in its dtype."""
 
     def __init__(
         self, directory: Path, model: CpuModel, prints: Fingerprint, block_tokens: int, max_context: int = 0
@@ -54,7 +54,7 @@ class SharedModel:
         self._config = ModelConfig(
             path=str(directory),
             name="tested",
-            dtype="float32",
+            dtype="bfloat16" if model.dtype == "bfloat16" else "float32",
             block_tokens=block_tokens,
             max_context=max_context,
         )

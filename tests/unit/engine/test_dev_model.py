@@ -9,6 +9,7 @@ import torch
 from shared.engine.api import SamplingParams
 from shared.engine.cpu_model import CpuModel, load_model
 from shared.engine.runner import TorchRunner
+from tests.support.compiled import compiled
 from tests.support.reference import Reference
 from tests.support.replay import replay
 from tests.support.stepper import Row, finish, greedy
@@ -17,9 +18,10 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
 BLOCK_TOKENS = 32
 
 
-@pytest.fixture(scope="module")
-def model(model_directory: Path) -> CpuModel:
-    return load_model(model_directory, "float32")
+@pytest.fixture(scope="module", params=["torch", "compiled"])
+def model(request: pytest.FixtureRequest, model_directory: Path) -> CpuModel:
+    library = compiled() if request.param == "compiled" else None
+    return load_model(model_directory, "float32", library=library)
 
 
 @pytest.fixture(scope="module")
