@@ -24,10 +24,20 @@ class Lanes:
         self._chunk = chunk
 
     def granted(self, line: Line, router: str, sender: str, share: LineShare) -> None:
-        """A sender has heard what part of a line is its own."""
+        """A sender has heard what part of a line is its own: what it owes is paid at that rate from now."""
+        now = self._sim.now
         held = line.shares.setdefault(sender, ShareHeld())
         ttl = share.ttl_ms / 1e3
-        held.grant(self._sim.now, router, share.seq, share.rate, ttl, share.senders, share.oldest)
+        held.grant(now, router, share.seq, share.rate, ttl, share.senders, share.oldest)
+        debt = line.debts.get(sender)
+        if debt is None:
+            return
+        debt.pay(now, held.rate(now, line.rate))
+        for link in self._sim.links.values():
+            for lane in link.lanes:
+                waits = not lane.asleep and lane.sending is None
+                if link.line is line and link.up and waits and lane.source.name == sender:
+                    self._look(link, lane)
 
     def wake(self, link: Link, node: Node) -> None:
         """A node has something for the other end."""

@@ -47,6 +47,7 @@ class MeshPlan:
     mains: int = 2
     token_bytes: int = 70_272  # KV of one token; a 61-layer model with latent attention in bf16
     block_tokens: int = 128
+    chunk_tokens: int = 32  # KV of so many at most goes as one piece, others may pass between two
     wan_rate: float = 10e9 / 8
     wan_rtt: float = 0.04
     lan_rate: float = 8 * 400e9 / 8  # a node of eight chips, each with a link of its own
@@ -87,7 +88,7 @@ class VirtualMesh:
         self.plan = plan
         self.random = random.Random(seed)
         self.layout = small_layout(plan.block_tokens)
-        self.sim = Sim(seed, chunk=self.layout.block_bytes, after=self._after)
+        self.sim = Sim(seed, chunk=VIRTUAL_TOKEN * plan.chunk_tokens, after=self._after)
         lan = plan.lan_rate * plan.scale
         self.wan = Line(
             plan.wan_rate * plan.scale, plan.wan_rtt / 2, landing=0.0, name=WAN if plan.dealt else ""
