@@ -1,9 +1,10 @@
 // Attention of new rows over the keys and values of one context, one key-value head at a time.
 //
-// Keys are taken KEYS at a time: they and their values become panels, so that scores and mixtures are the same products
-// as those with weights; meanwhile the next ones are on their way from memory. Softmax is running (Milakov and
-// Gimelshein, 2018), all sums are float32. A context is attended in pieces of PIECE positions, merged in order, always
-// at the same places: so a row's result is the same to the last bit however the work is cut and whatever is beside it.
+// Keys are taken KEYS at a time: they and their values become panels, so that scores and mixtures are the
+// same products as those with weights; meanwhile the next ones are on their way from memory. Softmax is
+// running (Milakov and Gimelshein, 2018), all sums are float32. A context is attended in pieces of PIECE
+// positions, merged in order, always at the same places: so a row's result is the same to the last bit
+// however the work is cut and whatever is beside it.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -15,7 +16,8 @@ constexpr int MOST_HEAD = 256;
 constexpr int64_t PIECE = 512;  // positions
 static_assert(KEYS % PANEL == 0 && PIECE % KEYS == 0);
 
-// What rows have seen so far: sums of values, weighted relative to each row's highest score, and of the weights.
+// What rows have seen so far: sums of values, weighted relative to each row's highest score, and of the
+// weights.
 struct Seen {
     alignas(64) float mixed[MOST_ROWS * (MOST_HEAD + PANEL)];
     float highest[MOST_ROWS];
@@ -42,14 +44,18 @@ static inline Words words(const K* from, int64_t left) {
     return result;
 }
 
-// Rows of a transposed square to a panel: one of float32 is a dimension, one of bfloat16 a pair of neighbouring ones.
-static inline void spread(const Words& row, const float*, float* to) { std::memcpy(to, &row, sizeof row); }
+// Rows of a transposed square to a panel: one of float32 is a dimension, one of bfloat16 a pair of
+// neighbouring ones.
+static inline void spread(const Words& row, const float*, float* to) {
+    std::memcpy(to, &row, sizeof row);
+}
 static inline void spread(const Words& row, const Bf16*, float* to) {
     store(to, (Floats)(row << 16));
     store(to + PANEL, (Floats)(row & 0xffff0000u));
 }
 
-// [KEYS][head_dim], of which `count` are there, to panels [KEYS / PANEL][head_dim][PANEL]; the others' columns are 0.
+// [KEYS][head_dim], of which `count` are there, to panels [KEYS / PANEL][head_dim][PANEL]; the others'
+// columns are 0.
 template <class K>
 static inline void key_panels(const K* keys, int count, int head_dim, float* panels) {
     constexpr int EACH = sizeof(float) / sizeof(K);  // dimensions in a word
@@ -59,9 +65,11 @@ static inline void key_panels(const K* keys, int count, int head_dim, float* pan
             Words rows[LANES];
             const int width = std::min(LANES, (head_dim - at) / EACH);
             for (int key = 0; key < LANES; key++)
-                rows[key] = first + key < count ? words(keys + (first + key) * head_dim + at, head_dim - at) : Words{};
+                rows[key] = first + key < count ? words(keys + (first + key) * head_dim + at, head_dim - at)
+                                                : Words{};
             transpose(rows);
-            for (int word = 0; word < width; word++) spread(rows[word], keys, to + (at + EACH * word) * PANEL);
+            for (int word = 0; word < width; word++)
+                spread(rows[word], keys, to + (at + EACH * word) * PANEL);
         }
     }
 }
@@ -85,7 +93,8 @@ static inline void value_panels(const K* values, int count, int head_dim, float*
 
 constexpr int LINE = 64;  // bytes of a cache line
 
-// A piece of keys has as many bytes as its panels have rows, times LINE, if it is bfloat16: each row brings a line.
+// A piece of keys has as many bytes as its panels have rows, times LINE, if it is bfloat16: each row brings a
+// line.
 template <class K>
 static inline Ahead next_piece(const K* piece, int64_t rows_before) {
     return {reinterpret_cast<const char*>(piece) + rows_before * LINE, LINE};
@@ -99,7 +108,8 @@ static inline void weigh(float* scores, float& highest, Floats& weights, float* 
     if (found > highest) {  // what was summed before was relative to a lower one
         const float kept = std::exp(highest - found);
         weights *= kept;
-        for (int place = 0; place < padded; place += LANES) store(mixed + place, load<Floats>(mixed + place) * kept);
+        for (int place = 0; place < padded; place += LANES)
+            store(mixed + place, load<Floats>(mixed + place) * kept);
         highest = found;
     }
     const float base = highest == -INFINITY ? 0.0f : highest;  // nothing seen so far
@@ -117,9 +127,11 @@ struct Span {
     int64_t window;  // how many positions up to its own a row sees
 };
 
-// Attends `rows` rows of desk.queries (scaled), row r at position start + r / group, to a span within a piece.
+// Attends `rows` rows of desk.queries (scaled), row r at position start + r / group, to a span within a
+// piece.
 template <class K>
-static void attend(Desk& desk, const K* keys, const K* values, int head_dim, int rows, int group, int64_t start, Span span) {
+static void attend(Desk& desk, const K* keys, const K* values, int head_dim, int rows, int group,
+                   int64_t start, Span span) {
     const int padded = (head_dim + PANEL - 1) / PANEL * PANEL;
     Seen& piece = desk.piece;
     std::fill(piece.mixed, piece.mixed + rows * padded, 0.0f);
@@ -158,7 +170,8 @@ static void attend(Desk& desk, const K* keys, const K* values, int head_dim, int
 }
 
 // What a row has seen of one piece, put to what it saw of those before.
-inline void merge(const float* mixed, float highest, float total, int padded, float* all_mixed, float& all_highest, float& all_total) {
+inline void merge(const float* mixed, float highest, float total, int padded, float* all_mixed,
+                  float& all_highest, float& all_total) {
     if (total == 0.0f) return;  // nothing
     const bool rises = highest > all_highest;
     const float before = rises ? std::exp(all_highest - highest) : 1.0f;

@@ -1,4 +1,5 @@
-// Which ids a seeded draw can choose: noise in float32 for all of them, so that the exact one is made for few.
+// Which ids a seeded draw can choose: noise in float32 for all of them, so that the exact one is made for
+// few.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -30,11 +31,13 @@ static inline Floats logarithm(Floats x) {
     return __builtin_convertvector(exponent, Floats) * 0.693147181f + 2.0f * s * series;
 }
 
-// -log(-log(u)), u = (word + 0.5) / 2^32, to 1e-6. Above one half -log(u) is taken from 1 - u, which is exact there.
+// -log(-log(u)), u = (word + 0.5) / 2^32, to 1e-6. Above one half -log(u) is taken from 1 - u, which is exact
+// there.
 static inline Floats gumbel(Words word) {
     const Words inverted = ~word;
     const auto high = word >= 0x80000000u;
-    const Floats u = (__builtin_convertvector(high ? inverted : word, Floats) + 0.5f) * 2.3283064365386963e-10f;
+    const Floats u =
+        (__builtin_convertvector(high ? inverted : word, Floats) + 0.5f) * 2.3283064365386963e-10f;
     const Floats s = u / (2.0f - u), s2 = s * s;  // -log(1 - u) = 2 atanh(u / (2 - u))
     Floats series = all(1.0f / 17);
     for (int term = 15; term > 0; term -= 2) series = series * s2 + 1.0f / term;
@@ -44,9 +47,10 @@ static inline Floats gumbel(Words word) {
 
 constexpr float DRAW_MARGIN = 1e-3f;  // a hundred times what float32 can be wrong by for scores below 100
 
-// Ids whose key, scores + noise, is within the margin of the best one; returns how many. `keys`: room for as many.
-static inline int64_t contenders(const double* scores, int64_t count, const uint32_t* counter, uint32_t key_0, uint32_t key_1,
-                                 float* keys, int64_t* ids) {
+// Ids whose key, scores + noise, is within the margin of the best one; returns how many. `keys`: room for as
+// many.
+static inline int64_t contenders(const double* scores, int64_t count, const uint32_t* counter, uint32_t key_0,
+                                 uint32_t key_1, float* keys, int64_t* ids) {
     typedef double Doubles __attribute__((vector_size(LANES * 8)));
     Words last;
     for (int lane = 0; lane < LANES; lane++) last[lane] = uint32_t(lane);
@@ -55,7 +59,8 @@ static inline int64_t contenders(const double* scores, int64_t count, const uint
         double some[LANES];
         const int64_t width = std::min<int64_t>(LANES, count - at);
         if (width < LANES) std::fill(std::copy(scores + at, scores + count, some), some + LANES, -INFINITY);
-        const Floats score = __builtin_convertvector(load<Doubles>(width < LANES ? some : scores + at), Floats);
+        const Floats score =
+            __builtin_convertvector(load<Doubles>(width < LANES ? some : scores + at), Floats);
         const Floats key = score + gumbel(philox(counter, last, key_0, key_1));
         std::memcpy(keys + at, &key, width * sizeof(float));
         bests = larger(bests, key);

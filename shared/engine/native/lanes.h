@@ -28,11 +28,17 @@ static inline V load(const T* from) {
     return value;
 }
 
-static inline void store(float* to, Floats value) { std::memcpy(to, &value, sizeof value); }
+static inline void store(float* to, Floats value) {
+    std::memcpy(to, &value, sizeof value);
+}
 
-static inline Floats all(float value) { return value - Floats{}; }  // of -0 as well, which a sum with 0 is not
+static inline Floats all(float value) {
+    return value - Floats{};
+}  // of -0 as well, which a sum with 0 is not
 
-static inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+static inline Floats larger(Floats a, Floats b) {
+    return a > b ? a : b;
+}
 
 // Each lane's neighbour at a distance of HALF, where halves change places.
 template <int HALF, int... LANE>
@@ -60,9 +66,13 @@ static inline float wide(Bf16 value) {
     std::memcpy(&result, &bits, 4);
     return result;
 }
-static inline float wide(float value) { return value; }
+static inline float wide(float value) {
+    return value;
+}
 
-static inline void narrow(float value, float* to) { *to = value; }
+static inline void narrow(float value, float* to) {
+    *to = value;
+}
 static inline void narrow(float value, Bf16* to) {  // to the nearest, ties to even; NaN stays NaN
     uint32_t bits;
     std::memcpy(&bits, &value, 4);
@@ -75,13 +85,15 @@ static inline void columns(const float* row, Floats& first, Floats& second) {
     second = load<Floats>(row + LANES);
 }
 static inline void columns(const Bf16* row, Floats& first, Floats& second) {
-    const Words both = load<Words>(row);  // column i in the lower half of word i, column i + LANES in the upper
+    const Words both =
+        load<Words>(row);  // column i in the lower half of word i, column i + LANES in the upper
     first = (Floats)(both << 16);
     second = (Floats)(both & 0xffff0000u);
 }
 
-// e^x for x <= 0, to 2 ulp: 2^n * p(r), |r| <= ln(2) / 2, p the Taylor polynomial of degree 7. 0 below -60: beside 1 that
-// does not show, and products with what is smaller would be denormal, which takes a processor a hundred times as long.
+// e^x for x <= 0, to 2 ulp: 2^n * p(r), |r| <= ln(2) / 2, p the Taylor polynomial of degree 7. 0 below -60:
+// beside 1 that does not show, and products with what is smaller would be denormal, which takes a processor a
+// hundred times as long.
 static inline Floats exponential(Floats x) {
     constexpr float LEAST = -60.0f;
     const Floats bounded = larger(x, all(LEAST));
@@ -117,8 +129,11 @@ static inline void exchange(Words& a, Words& b, std::integer_sequence<int, LANE.
 template <int STEP>
 static inline void transpose_steps(Words (&rows)[LANES]) {
     for (int row = 0; row < LANES; row++)
-        if (!(row & STEP)) exchange<STEP>(rows[row], rows[row + STEP], std::make_integer_sequence<int, LANES>{});
+        if (!(row & STEP))
+            exchange<STEP>(rows[row], rows[row + STEP], std::make_integer_sequence<int, LANES>{});
     if constexpr (STEP > 1) transpose_steps<STEP / 2>(rows);
 }
 
-static inline void transpose(Words (&rows)[LANES]) { transpose_steps<LANES / 2>(rows); }
+static inline void transpose(Words (&rows)[LANES]) {
+    transpose_steps<LANES / 2>(rows);
+}

@@ -9,7 +9,11 @@ template <class W>
 class Layers {
   public:
     Layers(const Model& model, const Step& step, const Cut& cut, float* room)
-        : model_(model), step_(step), cut_(cut), group_(model.heads / model.kv_heads), wide_(model.heads + 2 * model.kv_heads) {
+        : model_(model),
+          step_(step),
+          cut_(cut),
+          group_(model.heads / model.kv_heads),
+          wide_(model.heads + 2 * model.kv_heads) {
         const Room sizes(model, step, cut);
         normed_ = room;
         qkv_ = normed_ + sizes.normed;
@@ -20,17 +24,22 @@ class Layers {
     }
 
     void run() {
-        const int64_t hidden = model_.hidden, qkv = wide_ * model_.head_dim, queries = model_.heads * model_.head_dim;
+        const int64_t hidden = model_.hidden, qkv = wide_ * model_.head_dim,
+                      queries = model_.heads * model_.head_dim;
         for (int64_t number = 0; number < model_.count; number++) {
             const Layer& layer = model_.layers[number];
-            norm_rows(step_.hidden, hidden, layer.input_norm, model_.eps, step_.rows, normed_, padded(hidden));
+            norm_rows(step_.hidden, hidden, layer.input_norm, model_.eps, step_.rows, normed_,
+                      padded(hidden));
             product<W>(layer.qkv, normed_, padded(hidden), step_.rows, Into{qkv_, qkv, layer.qkv});
             keep(layer, number);
             mix(layer, number);
-            product<W>(layer.output, mixed_, padded(queries), step_.rows, Onto{step_.hidden, hidden, layer.output});
+            product<W>(layer.output, mixed_, padded(queries), step_.rows,
+                       Onto{step_.hidden, hidden, layer.output});
             norm_rows(step_.hidden, hidden, layer.mlp_norm, model_.eps, step_.rows, normed_, padded(hidden));
-            product<W>(layer.gate_up, normed_, padded(hidden), step_.rows, Gated{inner_, padded(model_.ffn), layer.gate_up});
-            product<W>(layer.down, inner_, padded(model_.ffn), step_.rows, Onto{step_.hidden, hidden, layer.down});
+            product<W>(layer.gate_up, normed_, padded(hidden), step_.rows,
+                       Gated{inner_, padded(model_.ffn), layer.gate_up});
+            product<W>(layer.down, inner_, padded(model_.ffn), step_.rows,
+                       Onto{step_.hidden, hidden, layer.down});
         }
     }
 
@@ -49,7 +58,8 @@ class Layers {
                 rotate(state, step_.cos + row * head_dim, step_.sin + row * head_dim, head_dim);
             }
             const float* key = heads + model_.heads * head_dim;
-            W* to = static_cast<W*>(part.keys) + number * part.layer_stride + (part.start + row - part.row) * head_dim;
+            W* to = static_cast<W*>(part.keys) + number * part.layer_stride +
+                    (part.start + row - part.row) * head_dim;
             for (int64_t head = 0; head < model_.kv_heads; head++, to += part.head_stride, key += head_dim)
                 for (int64_t at = 0; at < head_dim; at++) {
                     narrow(key[at], to + at);
@@ -61,7 +71,8 @@ class Layers {
     void mix(const Layer& layer, int64_t number) {
         const int64_t units = int64_t(cut_.units.size()) * model_.kv_heads;
 #pragma omp for schedule(dynamic)
-        for (int64_t at = 0; at < units; at++) attend_unit(layer, number, cut_.units[at / model_.kv_heads], at % model_.kv_heads);
+        for (int64_t at = 0; at < units; at++)
+            attend_unit(layer, number, cut_.units[at / model_.kv_heads], at % model_.kv_heads);
         if (cut_.floats == 0) return;
         const int64_t blocks = int64_t(cut_.blocks.size()) * model_.kv_heads;
 #pragma omp for schedule(dynamic)
@@ -74,22 +85,31 @@ class Layers {
     void attend_unit(const Layer& layer, int64_t number, const Unit& unit, int64_t head) {
         const Block& block = cut_.blocks[unit.block];
         const Part& part = step_.parts[block.part];
-        const int64_t head_dim = model_.head_dim, start = part.start + block.first_row, rows = block.rows * group_;
+        const int64_t head_dim = model_.head_dim, start = part.start + block.first_row,
+                      rows = block.rows * group_;
         Desk& desk = desks_[omp_get_thread_num()];
         const float scale = 1.0f / std::sqrt(float(head_dim));
         for (int64_t row = 0; row < block.rows; row++) {
-            const float* query = qkv_ + ((part.row + block.first_row + row) * wide_ + head * group_) * head_dim;
-            for (int64_t at = 0; at < group_ * head_dim; at++) desk.queries[row * group_ * head_dim + at] = query[at] * scale;
+            const float* query =
+                qkv_ + ((part.row + block.first_row + row) * wide_ + head * group_) * head_dim;
+            for (int64_t at = 0; at < group_ * head_dim; at++)
+                desk.queries[row * group_ * head_dim + at] = query[at] * scale;
         }
-        const W* keys = static_cast<const W*>(part.keys) + number * part.layer_stride + head * part.head_stride;
+        const W* keys =
+            static_cast<const W*>(part.keys) + number * part.layer_stride + head * part.head_stride;
         const int64_t seen_from = std::max<int64_t>(0, start + 1 - layer.window) / KEYS * KEYS;
         clear(desk.all, rows);
         for (int64_t piece = unit.first; piece < unit.last; piece++) {
-            const Span span{std::max(piece * PIECE, seen_from), std::min((piece + 1) * PIECE, block.end), layer.window};
-            if (span.first < span.last) attend(desk, keys, keys + part.value_offset, head_dim, rows, group_, start, span);
-            else clear(desk.piece, rows);
-            if (block.room >= 0) keep_piece(block, piece, head, desk.piece);
-            else add(desk.all, desk.piece.mixed, desk.piece.highest, desk.piece.total, rows);
+            const Span span{std::max(piece * PIECE, seen_from), std::min((piece + 1) * PIECE, block.end),
+                            layer.window};
+            if (span.first < span.last)
+                attend(desk, keys, keys + part.value_offset, head_dim, rows, group_, start, span);
+            else
+                clear(desk.piece, rows);
+            if (block.room >= 0)
+                keep_piece(block, piece, head, desk.piece);
+            else
+                add(desk.all, desk.piece.mixed, desk.piece.highest, desk.piece.total, rows);
         }
         if (block.room < 0) put(block, head, desk.all);
     }
@@ -114,12 +134,14 @@ class Layers {
     void add(Seen& all, const float* mixed, const float* highest, const float* total, int64_t rows) const {
         const int64_t width = Cut::width(model_);
         for (int64_t row = 0; row < rows; row++)
-            merge(mixed + row * width, highest[row], total[row], width, all.mixed + row * width, all.highest[row], all.total[row]);
+            merge(mixed + row * width, highest[row], total[row], width, all.mixed + row * width,
+                  all.highest[row], all.total[row]);
     }
 
     // [highest of each row][total of each row][mixture of each row]
     float* kept(const Block& block, int64_t piece, int64_t head) const {
-        return partial_ + block.room + (piece * model_.kv_heads + head) * block.rows * group_ * (Cut::width(model_) + 2);
+        return partial_ + block.room +
+               (piece * model_.kv_heads + head) * block.rows * group_ * (Cut::width(model_) + 2);
     }
 
     void keep_piece(const Block& block, int64_t piece, int64_t head, const Seen& seen) const {
@@ -133,7 +155,8 @@ class Layers {
     void put(const Block& block, int64_t head, const Seen& seen) const {
         const int64_t first = step_.parts[block.part].row + block.first_row;
         for (int64_t row = 0; row < block.rows * group_; row++) {
-            float* to = mixed_ + (first + row / group_) * padded(model_.heads * model_.head_dim) + (head * group_ + row % group_) * model_.head_dim;
+            float* to = mixed_ + (first + row / group_) * padded(model_.heads * model_.head_dim) +
+                        (head * group_ + row % group_) * model_.head_dim;
             const float* from = seen.mixed + row * Cut::width(model_);
             for (int64_t at = 0; at < model_.head_dim; at++) to[at] = from[at] / seen.total[row];
         }

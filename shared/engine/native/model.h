@@ -1,12 +1,13 @@
-// What the caller hands over, how a step is cut into work, and the operations of a layer that are not attention.
+// What the caller hands over, how a step is cut into work, and the operations of a layer that are not
+// attention.
 #pragma once
 #include <omp.h>
 #include <cmath>
 #include <vector>
 #include "attention.h"
 
-// A weight in panels [ceil(columns / PANEL)][depth][PANEL], zero beyond `columns`. A gated one has LANES columns of
-// the gate and LANES of what it gates in each panel; its `columns` are those of the result.
+// A weight in panels [ceil(columns / PANEL)][depth][PANEL], zero beyond `columns`. A gated one has LANES
+// columns of the gate and LANES of what it gates in each panel; its `columns` are those of the result.
 struct Weight {
     const void* panels;
     const float* bias;  // in the order of the panels' columns, as many as they have; or null
@@ -62,8 +63,11 @@ struct Step {
 
 constexpr int64_t CACHED_FLOATS = 1 << 18;  // so many of rows stay in a core's cache while weights pass
 
-// Floats from one row to the next: never a multiple of a page, so that a tile's rows lie in different cache sets.
-inline int64_t padded(int64_t floats) { return (floats + 15) / 16 * 16 + 16; }
+// Floats from one row to the next: never a multiple of a page, so that a tile's rows lie in different cache
+// sets.
+inline int64_t padded(int64_t floats) {
+    return (floats + 15) / 16 * 16 + 16;
+}
 
 struct Block {  // rows of one part that are attended together
     int64_t part;
@@ -80,7 +84,8 @@ struct Unit {  // of work: for each head, pieces first .. last - 1 of a block
     int64_t last;
 };
 
-// How attention of a step is cut: where there are few blocks for the threads, their pieces are shared as well.
+// How attention of a step is cut: where there are few blocks for the threads, their pieces are shared as
+// well.
 class Cut {
   public:
     Cut(const Model& model, const Step& step) {
@@ -138,7 +143,8 @@ inline void norm(const float* from, int64_t count, const float* weight, float ep
     for (at = 0; at < count; at++) to[at] = from[at] * scale * weight[at];
 }
 
-inline void norm_rows(const float* from, int64_t count, const float* weight, float eps, int64_t rows, float* to, int64_t stride) {
+inline void norm_rows(const float* from, int64_t count, const float* weight, float eps, int64_t rows,
+                      float* to, int64_t stride) {
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; row++) norm(from + row * count, count, weight, eps, to + row * stride);
 }
@@ -168,7 +174,8 @@ struct Into {
             store(to, first);
             store(to + LANES, second);
         } else {
-            for (int64_t lane = 0; lane < left; lane++) to[lane] = lane < LANES ? first[lane] : second[lane - LANES];
+            for (int64_t lane = 0; lane < left; lane++)
+                to[lane] = lane < LANES ? first[lane] : second[lane - LANES];
         }
     }
 };
@@ -179,7 +186,8 @@ struct Onto {  // added to what is there
     const Weight& weight;
     void operator()(int64_t row, int64_t panel, Floats first, Floats second) const {
         alignas(64) float found[PANEL];
-        Into{found, 0, {nullptr, weight.bias ? weight.bias + panel * PANEL : nullptr, PANEL, 0, 0}}(0, 0, first, second);
+        Into{found, 0, {nullptr, weight.bias ? weight.bias + panel * PANEL : nullptr, PANEL, 0, 0}}(
+            0, 0, first, second);
         float* to = rows + row * stride + panel * PANEL;
         const int64_t left = std::min<int64_t>(PANEL, weight.columns - panel * PANEL);
         for (int64_t lane = 0; lane < left; lane++) to[lane] += found[lane];
@@ -205,7 +213,8 @@ struct Gated {  // silu(first) * second
     }
 };
 
-// rows [count][depth] times a weight; each thread takes neighbouring panels, so that it reads one run of memory.
+// rows [count][depth] times a weight; each thread takes neighbouring panels, so that it reads one run of
+// memory.
 template <class W, class Put>
 void product(const Weight& weight, const float* rows, int64_t stride, int64_t count, const Put& put) {
     const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
@@ -214,7 +223,9 @@ void product(const Weight& weight, const float* rows, int64_t stride, int64_t co
     const W* panels = static_cast<const W*>(weight.panels);
     for (int64_t done = 0; done < count; done += block)
         for (int64_t panel = first; panel < last; panel++)
-            panel_product(rows + done * stride, std::min(block, count - done), stride, panels + panel * weight.depth * PANEL,
-                          weight.depth, beyond(panels + panel * weight.depth * PANEL), [&](int64_t row, Floats a, Floats b) { put(done + row, panel, a, b); });
+            panel_product(rows + done * stride, std::min(block, count - done), stride,
+                          panels + panel * weight.depth * PANEL, weight.depth,
+                          beyond(panels + panel * weight.depth * PANEL),
+                          [&](int64_t row, Floats a, Floats b) { put(done + row, panel, a, b); });
 #pragma omp barrier
 }

@@ -1,8 +1,10 @@
-// Products of rows with a weight that lies in panels: for each 2 LANES columns, all their depth, in the order it is read.
+// Products of rows with a weight that lies in panels: for each 2 LANES columns, all their depth, in the order
+// it is read.
 #pragma once
 #include "lanes.h"
 
-// Memory that is soon needed: `step` bytes further are asked for with each row of a panel, so that it comes meanwhile.
+// Memory that is soon needed: `step` bytes further are asked for with each row of a panel, so that it comes
+// meanwhile.
 struct Ahead {
     const char* from;
     int64_t step;
@@ -15,10 +17,11 @@ static inline Ahead beyond(const W* panel) {
     return {reinterpret_cast<const char*>(panel) + BYTES, PANEL * sizeof(W)};
 }
 
-// rows[M][depth] times one panel. Each sum runs over the depth in order, whatever M is: a row's result does not depend
-// on the rows beside it.
+// rows[M][depth] times one panel. Each sum runs over the depth in order, whatever M is: a row's result does
+// not depend on the rows beside it.
 template <class W, int M>
-static inline void tile(const float* rows, int64_t stride, const W* panel, int64_t depth, Ahead ahead, Floats (&sums)[M][2]) {
+static inline void tile(const float* rows, int64_t stride, const W* panel, int64_t depth, Ahead ahead,
+                        Floats (&sums)[M][2]) {
     for (int64_t at = 0; at < depth; at++) {
         Floats first, second;
         columns(panel + at * PANEL, first, second);
@@ -33,38 +36,32 @@ static inline void tile(const float* rows, int64_t stride, const W* panel, int64
 }
 
 template <class W, int M, class Put>
-static void tile_into(const float* rows, int64_t stride, const W* panel, int64_t depth, Ahead ahead, Put&& put) {
+static void tile_into(const float* rows, int64_t stride, const W* panel, int64_t depth, Ahead ahead,
+                      Put&& put) {
     Floats sums[M][2] = {};
     tile<W, M>(rows, stride, panel, depth, ahead, sums);
     for (int row = 0; row < M; row++) put(row, sums[row][0], sums[row][1]);
 }
 
+// As `tile_into`, for a height that is known at run time: from 1 to M.
+template <class W, int M, class Put>
+static inline void tile_of(int64_t height, const float* rows, int64_t stride, const W* panel, int64_t depth,
+                           Ahead ahead, Put&& put) {
+    if (height == M)
+        tile_into<W, M>(rows, stride, panel, depth, ahead, put);
+    else if constexpr (M > 1)
+        tile_of<W, M - 1>(height, rows, stride, panel, depth, ahead, put);
+}
+
 // Rows in tiles of equal height times one panel; `put(row, first, second)` takes each result.
 template <class W, class Put>
-static inline void panel_product(const float* rows, int64_t count, int64_t stride, const W* panel, int64_t depth, Ahead ahead,
-                                 Put&& put) {
-    int64_t tiles = (count + TILE_ROWS - 1) / TILE_ROWS;
+static inline void panel_product(const float* rows, int64_t count, int64_t stride, const W* panel,
+                                 int64_t depth, Ahead ahead, Put&& put) {
     int64_t done = 0;
-    for (; tiles > 0; tiles--) {
+    for (int64_t tiles = (count + TILE_ROWS - 1) / TILE_ROWS; tiles > 0; tiles--) {
         const int64_t height = (count - done + tiles - 1) / tiles;
         const auto shifted = [&, done](int row, Floats a, Floats b) { put(done + row, a, b); };
-        const float* from = rows + done * stride;
-        switch (height) {
-            case 1: tile_into<W, 1>(from, stride, panel, depth, ahead, shifted); break;
-            case 2: tile_into<W, 2>(from, stride, panel, depth, ahead, shifted); break;
-            case 3: tile_into<W, 3>(from, stride, panel, depth, ahead, shifted); break;
-            case 4: tile_into<W, 4>(from, stride, panel, depth, ahead, shifted); break;
-            case 5: tile_into<W, 5>(from, stride, panel, depth, ahead, shifted); break;
-            case 6: tile_into<W, 6>(from, stride, panel, depth, ahead, shifted); break;
-#if defined(__AVX512F__)
-            case 7: tile_into<W, 7>(from, stride, panel, depth, ahead, shifted); break;
-            case 8: tile_into<W, 8>(from, stride, panel, depth, ahead, shifted); break;
-            case 9: tile_into<W, 9>(from, stride, panel, depth, ahead, shifted); break;
-            case 10: tile_into<W, 10>(from, stride, panel, depth, ahead, shifted); break;
-            case 11: tile_into<W, 11>(from, stride, panel, depth, ahead, shifted); break;
-            case 12: tile_into<W, 12>(from, stride, panel, depth, ahead, shifted); break;
-#endif
-        }
+        tile_of<W, TILE_ROWS>(height, rows + done * stride, stride, panel, depth, ahead, shifted);
         done += height;
     }
 }

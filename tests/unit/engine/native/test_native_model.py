@@ -1,5 +1,7 @@
 """Compiled steps: what a row becomes depends on its own context alone, to the last bit."""
 
+import os
+import platform
 import random
 from pathlib import Path
 
@@ -7,6 +9,8 @@ import pytest
 import torch
 
 from shared.engine.api import Drawn, StepPlan
+from shared.engine.native import build
+from shared.engine.native.library import Library
 from shared.engine.native.model import NativeModel
 from shared.engine.runner import TorchRunner
 from tests.support.compiled import compiled
@@ -79,6 +83,27 @@ def test_a_window_changes_nothing_of_that(tmp_path: Path, family: str) -> None:
             step(made, [(row, size)])
         outcomes.append(outcome(made, row))
     assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64")
+@pytest.mark.parametrize(("flags", "lanes"), [("-mno-avx512f", 8), ("-mno-avx512f -mno-avx2 -mno-avx", 4)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_lesser_processor_computes_the_same(tmp_path: Path, flags: str, lanes: int, dtype: str) -> None:
+    """Every number of rows in a step, on vectors of other widths; up to the rounding of other sums."""
+    compiled()  # skips where there is no compiler
+    library = Library(build.library({**os.environ, "CXX": f"c++ {flags}"}))
+    assert library.lanes <= lanes
+    directory = tiny_model(tmp_path, 3, SHAPES["groups"])
+    prompt = ids(120, runner(directory, dtype).vocab, 1)
+    scores = []
+    for using in (library, compiled()):
+        made = TorchRunner(directory, dtype=dtype, kv_blocks=20, block_tokens=BLOCK_TOKENS, library=using)
+        row = Row(1, prompt.copy(), range(10), greedy(logprobs=made.vocab))
+        for count in range(1, 16):
+            step(made, [(row, count)])
+        scores.append(torch.tensor([score for _, score in sorted(row.drawn[0].top)]))
+    bound = 2e-4 if dtype == "float32" else 0.3
+    torch.testing.assert_close(*scores, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
