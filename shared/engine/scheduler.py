@@ -62,7 +62,7 @@ class Scheduler:
         if not decoding:
             return self._policy.max_chunk_tokens
         budget = self._policy.token_budget
-        return self._pace.room(max(budget - decoding, min(budget, LEAST)))
+        return self._pace.room(decoding, max(budget - decoding, min(budget, LEAST)))
 
     def _ordered(self, extends: list[Sequence]) -> list[Sequence]:
         if len(extends) < 2:
