@@ -84,6 +84,8 @@ class Pace:
         room = most if cost.token * most <= spare else int(spare / cost.token)
         if self._mixed:
             room = min(room, GROWTH * max(step.extended for step in self._mixed))
+            if self._number - self._mixed[-1].number >= PROBE:  # no wrong estimate may keep itself alive
+                room = max(room, 2 * LEAST)
         return max(least, min(most, room))
 
     def _probes(self) -> bool:
