@@ -126,7 +126,7 @@ def test_one_step_that_was_held_up_changes_little() -> None:
 def test_no_wrong_estimate_lasts() -> None:
     """A machine that has become another one, much faster or slower."""
     draw = random.Random(3)
-    for _ in range(6):
+    for _ in range(24):
         before, after = drawn(draw), drawn(draw)
         after.pace, after.stretch = before.pace, before.stretch
         decodes = draw.randint(1, 64)
