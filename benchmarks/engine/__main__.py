@@ -22,8 +22,6 @@ from benchmarks.engine.speed import Field, decode, prefill
 from benchmarks.report import Result
 from scripts.model_cache import model_dir
 from shared.engine.loading import compiled
-from shared.engine.native.library import Library
-from shared.errors import BuildError
 
 ALONE: dict[str, Callable[[Options], list[Result]]] = {
     "extend": extend,
@@ -67,14 +65,6 @@ def peers(given: argparse.Namespace) -> tuple[tuple[str, str], ...]:
     return tuple((kind, python) for kind, python in found if python)
 
 
-def _library() -> Library | None:
-    try:
-        return compiled()
-    except BuildError as error:
-        say(f"torch computes: {error}")
-        return None
-
-
 def main() -> None:
     """Parse options, run cases, print."""
     parser = arguments()
@@ -88,7 +78,7 @@ def main() -> None:
         given.quick,
         given.full,
         given.out,
-        None if given.torch else _library(),
+        None if given.torch else compiled(lambda reason: say(f"torch computes: {reason}")),
         peers(given),
     )
     options.out.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def main() -> None:
     from shared.engine.loading import compiled
 
     directory, dtype, means = Path(sys.argv[1]), *sys.argv[2:]
-    library = compiled() if means == "compiled" else None
+    library = compiled(say) if means == "compiled" else None
     subject = EngineSubject(directory, dtype, 2, blocks=_BLOCKS, library=library)
     subject.prefill(2048)
     subject.start(16, 512)

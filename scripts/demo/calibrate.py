@@ -12,6 +12,7 @@ import sys
 import time
 
 from shared.engine.api import Draw, SamplingParams, StepPlan, WorkItem
+from shared.engine.loading import compiled
 from shared.engine.runner import TorchRunner
 
 BLOCK_TOKENS = 32
@@ -22,7 +23,14 @@ DECODES = 8
 def measure(model: str, tokens: int) -> dict[str, float]:
     """One prefill of `tokens` in chunks and a few decode steps behind it, on one thread in float32."""
     blocks = -(-(tokens + DECODES) // BLOCK_TOKENS)
-    runner = TorchRunner(model, dtype="float32", kv_blocks=blocks, block_tokens=BLOCK_TOKENS, threads=1)
+    runner = TorchRunner(
+        model,
+        dtype="float32",
+        kv_blocks=blocks,
+        block_tokens=BLOCK_TOKENS,
+        threads=1,
+        library=compiled(lambda _reason: None),  # as the workers, which say why they have none
+    )
     runner.warm_up()
     params = SamplingParams(max_pos=tokens + DECODES, seed=1, temperature=0.0)
     table = tuple(range(blocks))

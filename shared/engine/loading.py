@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from shared.engine.device.runner import DeviceRunner
@@ -12,18 +13,24 @@ from shared.engine.runner import TorchRunner
 from shared.errors import BuildError
 
 
-def compiled() -> Library:
+def compiled(otherwise: Callable[[str], None]) -> Library | None:
     """The CPU's forward in compiled code, compiled now where it never was for this machine.
 
-    Raises BuildError where there is none, or where torch is the faster.
+    None where it cannot be, or where torch is the faster: `otherwise` is told why.
     """
     if has_matrix_unit():
-        raise BuildError("this processor has a matrix unit, which only torch's products use")
-    path = build.library()
+        otherwise("this processor has a matrix unit, which only torch's products use")
+        return None
+    try:
+        path = build.library()
+    except BuildError as error:
+        otherwise(str(error))
+        return None
     try:
         return Library(path)
     except OSError as error:
-        raise BuildError(f"{path}: {error}; remove it, so that it is compiled again") from error
+        otherwise(f"{path}: {error}; remove it, so that it is compiled again")
+        return None
 
 
 def load_runner(

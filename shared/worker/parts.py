@@ -12,7 +12,7 @@ import structlog
 from shared.engine.api import Runner
 from shared.engine.fingerprint import Fingerprint, fingerprint, template_fingerprint
 from shared.engine.synthetic import SyntheticRunner, SyntheticTiming
-from shared.errors import BuildError, ConfigError, ModelError
+from shared.errors import ConfigError, ModelError
 from shared.kv.layout import full_attention
 from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig
 from shared.wire.messages import Announce, Role
@@ -43,10 +43,7 @@ def build(mesh: MeshConfig, node: NodeConfig) -> Built:
     prints = fingerprint(directory)
     library = None
     if node.compiled and node.device == "cpu":
-        try:
-            library = compiled()
-        except BuildError as error:
-            log.warning("not compiled: torch computes", reason=str(error))
+        library = compiled(lambda reason: log.warning("not compiled: torch computes", reason=reason))
     runner = load_runner(
         directory,
         dtype=model.dtype,

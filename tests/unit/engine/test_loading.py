@@ -1,0 +1,40 @@
+"""A CPU's workers compute in compiled code, or in torch and say why."""
+
+from pathlib import Path
+
+import pytest
+
+from shared.engine import loading
+from shared.engine.linear import has_matrix_unit
+from shared.engine.native.model import NativeModel
+from shared.engine.runner import TorchRunner
+from tests.support.compiled import compiled
+from tests.support.tiny_model import tiny_model
+
+
+@pytest.mark.skipif(has_matrix_unit(), reason="torch computes here")
+def test_compiled_code_is_used_where_there_is_some(tmp_path: Path) -> None:
+    compiled()  # skips where there is no compiler
+    said: list[str] = []
+    runner = loading.load_runner(
+        tiny_model(tmp_path),
+        dtype="float32",
+        kv_blocks=4,
+        block_tokens=16,
+        device="cpu",
+        threads=1,
+        most_running=4,
+        library=loading.compiled(said.append),
+    )
+    assert isinstance(runner, TorchRunner)
+    assert isinstance(runner.model, NativeModel)
+    assert said == []
+
+
+@pytest.mark.skipif(has_matrix_unit(), reason="torch computes here")
+def test_without_a_compiler_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "")
+    said: list[str] = []
+    assert loading.compiled(said.append) is None
+    assert [word for word in said if "no C++ compiler" in word]
