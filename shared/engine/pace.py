@@ -29,6 +29,7 @@ GROWTH = 4
 ones."""
 
 _OLD = 4 * PROBE  # steps after which one is forgotten where there are newer ones of its kind
+_SHORTEST = 1e-9  # seconds: no step takes less, and squares of its inverse are still numbers
 _HALF = 32.0  # steps after which one counts half
 _DOUBT = 0.003  # steps that the first guess weighs as much as: a decode costs what a token does
 
@@ -62,7 +63,7 @@ class Pace:
         """Learn from a step. One without decodes teaches only while no mixed one has been seen."""
         decodes = sum(len(item.ids) == 1 for item in plan.items)
         extended = sum(len(item.ids) for item in plan.items) - decodes
-        if result.seconds <= 0 or not (decodes or extended >= LEAST):
+        if result.seconds < _SHORTEST or not (decodes or extended >= LEAST):
             return
         self._number += 1
         step = _Step(self._number, decodes, extended, result.seconds)

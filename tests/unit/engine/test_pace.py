@@ -156,3 +156,11 @@ def test_an_extend_always_goes_on(steps: list[tuple[int, int, float]]) -> None:
             step(pace, decodes, extended, seconds)
         assert LEAST <= pace.room(max(decodes, 1), MOST) <= MOST
         assert pace.room(max(decodes, 1), 3) == 3
+
+
+def test_steps_that_take_no_time_teach_nothing() -> None:
+    pace = Pace(1.75)
+    for seconds in (0.0, 5e-324, 1e-200):
+        step(pace, 4, 0, seconds)
+        step(pace, 4, 50, seconds)
+        assert pace.room(4, MOST) == MOST
