@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from services.router.admission import Admission, WaitingRoom
+from services.router.admission import DRAIN_SAMPLES, Admission, DrainRate, WaitingRoom
 from shared.errors import Overloaded
 from shared.policy.config import RouterPolicy
 from shared.wire.messages import Rid
@@ -128,6 +128,29 @@ def test_the_drain_is_measured_only_while_some_wait() -> None:
     for at in range(10, 40):
         admission.enter(200.5, rid(at), "a", 0, 10)
     assert len(admission.room) == 31
+
+
+def test_the_drain_is_that_of_the_last_ends() -> None:
+    """A queue that has stood for long drains as it does now, not as it did on the average."""
+    drain = DrainRate()
+    drain.waiting(0.0, some=True)
+    for at in range(100):
+        drain.ended(float(at))
+    assert drain.seconds_for(100.0, 10) == pytest.approx(10.0, rel=0.05)
+    for at in range(DRAIN_SAMPLES):
+        drain.ended(100.0 + 0.1 * at)
+    assert drain.seconds_for(100.0 + 0.1 * DRAIN_SAMPLES, 10) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_burst_of_ends_at_the_start_says_nothing_of_the_drain() -> None:
+    drain = DrainRate()
+    drain.waiting(0.0, some=True)
+    for _ in range(20):
+        drain.ended(0.01)
+    assert drain.seconds_for(0.5, 100) == 0.0
+    assert drain.seconds_for(10.0, 100) == pytest.approx(50.0)  # 20 ends in 10 s
+    drain.waiting(10.0, some=False)
+    assert drain.seconds_for(11.0, 100) == 0.0
 
 
 def test_what_workers_have_queued_counts_before_any_request_has_ended() -> None:

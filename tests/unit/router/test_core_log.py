@@ -107,6 +107,23 @@ def test_requests_wait_for_room_and_are_served_in_turn(make_mesh: MakeMesh) -> N
         finish(mesh, client, 120.0)
 
 
+def test_what_has_waited_longest_is_not_overtaken_for_ever(make_mesh: MakeMesh) -> None:
+    """More urgent requests never cease to wait, and would always be served first."""
+    mesh = make_mesh(1, 0, 1, blocks=60, policy={"queue_wait": 20.0, "md_local_tokens": 1000})
+    urgent = [mesh.clients[mesh.submit([at] * 20, 150)] for at in range(3)]
+    late = mesh.clients[mesh.submit([9] * 20, 150, priority=5)]
+    came = mesh.now
+    while not late.over:
+        if mesh.core.snapshot()["requests_waiting"] < 3:
+            urgent.append(mesh.clients[mesh.submit([len(urgent) % 7] * 20, 150)])
+        assert mesh.run(
+            mesh.now + 60.0, stop=lambda: mesh.core.snapshot()["requests_waiting"] < 3 or late.over
+        )
+    assert late.done is not None, late.broken
+    assert late.ended_at - came < 20.0
+    assert sum(one.done is not None for one in urgent) > 3
+
+
 def test_what_has_waited_too_long_is_sent_away_with_retry_after(make_mesh: MakeMesh) -> None:
     mesh = make_mesh(1, 0, 1, blocks=60, policy={"queue_wait": 2.0, "md_local_tokens": 1000}, pace=10.0)
     clients = [mesh.clients[mesh.submit([at] * 20, 150)] for at in range(4)]
