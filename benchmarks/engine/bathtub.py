@@ -11,7 +11,7 @@ from benchmarks.command import say
 from benchmarks.engine import plots
 from benchmarks.engine.driver import Driver
 from benchmarks.engine.options import Options
-from benchmarks.engine.subjects import BLOCK_TOKENS, some_ids
+from benchmarks.engine.subjects import BLOCK_TOKENS, runner_of, some_ids
 from benchmarks.report import Result, bounded, paired
 from shared.engine.api import Runner
 from shared.engine.events import Sampled
@@ -34,14 +34,7 @@ def bathtub(options: Options) -> list[Result]:
     found = [_counted(hit) for hit in HITS]
     prompts = PROMPTS if options.full else 3
     blocks = prompts * 2 * (LENGTH // BLOCK_TOKENS + 2)
-    runner = TorchRunner(
-        options.directory,
-        dtype=options.dtype,
-        kv_blocks=blocks,
-        block_tokens=BLOCK_TOKENS,
-        threads=options.threads,
-        library=options.library,
-    )
+    runner = runner_of(options, blocks)
     for hit in TIMED[:1] if options.quick else TIMED:
         packed, alone = [], []
         for _ in range(options.pairs):

@@ -10,7 +10,7 @@ from benchmarks.command import say
 from benchmarks.engine import plots
 from benchmarks.engine.driver import Driver
 from benchmarks.engine.options import Options
-from benchmarks.engine.subjects import BLOCK_TOKENS, CONTEXT, some_ids
+from benchmarks.engine.subjects import CONTEXT, runner_of, some_ids
 from benchmarks.report import Result, bounded
 from shared.engine.events import Extended, Sampled
 from shared.engine.runner import TorchRunner
@@ -67,14 +67,7 @@ def p99(values: Sequence[float]) -> float:
 
 
 def _runner(options: Options) -> TorchRunner:
-    runner = TorchRunner(
-        options.directory,
-        dtype=options.dtype,
-        kv_blocks=_BLOCKS,
-        block_tokens=BLOCK_TOKENS,
-        threads=options.threads,
-        library=options.library,
-    )
+    runner = runner_of(options, _BLOCKS)
     runner.warm_up()
     return runner
 

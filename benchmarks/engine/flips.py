@@ -6,13 +6,14 @@ best scores were there: near ties flip, nothing else may.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks.command import say
 from benchmarks.engine.options import Options
-from benchmarks.engine.subjects import BLOCK_TOKENS, some_ids
+from benchmarks.engine.subjects import BLOCK_TOKENS, runner_of, some_ids
 from benchmarks.report import Result, bounded
 from shared.engine.api import Draw, Drawn, SamplingParams, StepPlan, WorkItem
 from shared.engine.runner import TorchRunner
@@ -33,14 +34,7 @@ _PER = -(-(LENGTH + TOKENS) // BLOCK_TOKENS) + 1
 def flips(options: Options) -> list[Result]:
     """The part of prompts that ever differ from one shot, and the largest gap at a first difference."""
     prompts = [some_ids(LENGTH, 300 + at) for at in range(3 if options.quick else 6)]
-    runner = TorchRunner(
-        options.directory,
-        dtype="bfloat16",
-        kv_blocks=_PER,
-        block_tokens=BLOCK_TOKENS,
-        threads=options.threads,
-        library=options.library,
-    )
+    runner = runner_of(dataclasses.replace(options, dtype="bfloat16"), _PER)
     whole = [_run(runner, prompt, lambda left: left) for prompt in prompts]
     found = []
     for name, piece in PIECES.items():

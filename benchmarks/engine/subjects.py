@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from benchmarks.engine.options import Options
 from benchmarks.engine.plain_forward import PlainForward
 from shared.engine.api import Draw, SamplingParams, StepPlan, WorkItem
 from shared.engine.native.library import Library
@@ -37,6 +38,18 @@ def some_ids(count: int, seed: int) -> list[int]:
     """Ids of ordinary words."""
     random = torch.Generator().manual_seed(seed)
     return torch.randint(300, 20_000, (count,), generator=random).tolist()
+
+
+def runner_of(options: Options, blocks: int) -> TorchRunner:
+    """The engine's runner with so many blocks."""
+    return TorchRunner(
+        options.directory,
+        dtype=options.dtype,
+        kv_blocks=blocks,
+        block_tokens=BLOCK_TOKENS,
+        threads=options.threads,
+        library=options.library,
+    )
 
 
 @dataclass
