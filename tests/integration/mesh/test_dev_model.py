@@ -9,7 +9,7 @@ import pytest
 
 from shared.engine.cpu_model import load_model
 from shared.engine.fingerprint import fingerprint
-from tests.support.compiled import compiled
+from shared.engine.loading import compiled
 from tests.support.live_judge import Judge, crowd
 from tests.support.live_mesh import live_mesh
 from tests.support.live_models import SharedModel
@@ -44,7 +44,7 @@ def reference(model_directory: Path) -> Reference:
 
 @pytest.fixture(scope="module")
 def shared(model_directory: Path) -> SharedModel:
-    model = load_model(model_directory, "float32", library=compiled())
+    model = load_model(model_directory, "float32", library=compiled(print))  # as a worker loads it
     return SharedModel(model_directory, model, fingerprint(model_directory), BLOCK)
 
 
