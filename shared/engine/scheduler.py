@@ -48,6 +48,8 @@ class Scheduler:
             (decodes if sequence.decodes else extends).append(sequence)
         decodes.sort(key=_age)
         picked = [(sequence, 1) for sequence in decodes if fit(sequence, 1)]
+        if not extends:
+            return picked
         room = self._room(len(picked))
         for sequence in self._ordered(extends):
             if not room:
