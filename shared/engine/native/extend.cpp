@@ -43,6 +43,7 @@ void native_scores(const Weight* head, const float* norm_weight, float eps, int3
             product<float>(*head, room, stride, rows, Into{scores, head->columns, *head});
     }
 }
+
 // Ids that a draw can choose: see `contenders`.
 int64_t native_contenders(const double* scores, int64_t count, const uint32_t* counter, uint32_t key_0,
                           uint32_t key_1, float* keys, int64_t* ids) {

@@ -32,9 +32,10 @@ static inline void store(float* to, Floats value) {
     std::memcpy(to, &value, sizeof value);
 }
 
+// A difference to 0 is the value, -0 too, so that nothing is computed; a sum with 0 would be.
 static inline Floats all(float value) {
     return value - Floats{};
-}  // of -0 as well, which a sum with 0 is not
+}
 
 static inline Floats larger(Floats a, Floats b) {
     return a > b ? a : b;

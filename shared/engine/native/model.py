@@ -94,6 +94,7 @@ class NativeModel:
         head = checkpoint.head()
         self._head = Panels.of(self.embedding if head is None else head, None, library.lanes)
         windows = config.windows or (None,) * config.layers
+        self._head_address = self._head.address()
         addresses = [layer.address(window) for layer, window in zip(self._layers, windows, strict=True)]
         self._addresses = (native.Layer * config.layers)(*addresses)
         self._model = native.Model(
@@ -144,7 +145,7 @@ class NativeModel:
         scores = torch.empty(rows, self.config.vocab)
         room = torch.empty(rows * (depth + _ROW_GAP))
         self._library.scores(
-            ctypes.byref(self._head.address()),
+            ctypes.byref(self._head_address),
             self._norm.data_ptr(),
             self.config.eps,
             self._model.narrow,
