@@ -1,5 +1,6 @@
 """Compiled steps: what a row becomes depends on its own context alone, to the last bit."""
 
+import json
 import os
 import platform
 import random
@@ -74,11 +75,14 @@ def test_no_bit_depends_on_how_a_context_was_computed(tmp_path: Path, shape: str
 
 @pytest.mark.parametrize("family", ["mistral-window", "qwen2-window"])
 def test_a_window_changes_nothing_of_that(tmp_path: Path, family: str) -> None:
+    """Longer than the window and than the keys that are taken at a time."""
     directory = write_family(tmp_path, family)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 512}))
     outcomes = []
-    for sizes in ([26], [1] * 26, [9, 7, 10]):
-        made = runner(directory, "bfloat16")
-        row = Row(1, ids(26, made.vocab, 4), range(4), greedy(logprobs=made.vocab))
+    for sizes in ([300], [1] * 300, [9, 97, 64, 113, 17]):
+        made = runner(directory, "float32")
+        row = Row(1, ids(300, made.vocab, 4), range(20), greedy(logprobs=made.vocab))
         for size in sizes:
             step(made, [(row, size)])
         outcomes.append(outcome(made, row))
