@@ -280,12 +280,18 @@ class Left:
         return cls(frozenset(asyncio.all_tasks()), threads, frozenset(_files()))
 
     async def same(self) -> None:
-        """Check that nothing has been added, once the loop has closed what was aborted."""
+        """Check that nothing has been added, once the loop has closed what was aborted.
+
+        A thread that has done its work is given the time to end: when it does is up to the kernel.
+        """
         for _ in range(50):
             now = Left.now()
             if now.files <= self.files and now.tasks <= self.tasks:
                 break
             await asyncio.sleep(0)
+        for thread in now.threads - self.threads:
+            await asyncio.to_thread(thread.join, CLOSED_WITHIN)
+        now = Left.now()
         assert not now.tasks - self.tasks, now.tasks - self.tasks
         assert not now.threads - self.threads, now.threads - self.threads
         assert not now.files - self.files, now.files - self.files
