@@ -73,16 +73,18 @@ def test_no_bit_depends_on_how_a_context_was_computed(tmp_path: Path, shape: str
     assert outcome(cut, row) == expected
 
 
+@pytest.mark.parametrize("window", [7, 40, 100])
 @pytest.mark.parametrize("family", ["mistral-window", "qwen2-window"])
-def test_a_window_changes_nothing_of_that(tmp_path: Path, family: str) -> None:
-    """Longer than the window and than the keys that are taken at a time."""
+def test_a_window_changes_nothing_of_that(tmp_path: Path, family: str, window: int) -> None:
+    """A row's window within the keys that are taken at a time, and over several of them and a piece's end."""
     directory = write_family(tmp_path, family)
     config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 512}))
+    config |= {"max_position_embeddings": 1024, "sliding_window": window}
+    (directory / "config.json").write_text(json.dumps(config))
     outcomes = []
-    for sizes in ([300], [1] * 300, [9, 97, 64, 113, 17]):
+    for sizes in ([600], [1] * 600, [9, 97, 64, 313, 117]):
         made = runner(directory, "float32")
-        row = Row(1, ids(300, made.vocab, 4), range(20), greedy(logprobs=made.vocab))
+        row = Row(1, ids(600, made.vocab, 4), range(40), greedy(logprobs=made.vocab))
         for size in sizes:
             step(made, [(row, size)])
         outcomes.append(outcome(made, row))
