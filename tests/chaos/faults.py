@@ -19,7 +19,7 @@ from benchmarks.wan.proxy import WanProxy
 from tests.chaos.judging import Trouble
 from tests.chaos.scene import ROUTER
 from tests.chaos.stage import Stage
-from tests.chaos.tripwire import OFF, Wire
+from tests.chaos.tripwire import Wire
 
 Fault = Callable[[], Awaitable[bool]]
 """Breaks something and mends it; False: it is broken already."""
@@ -141,7 +141,7 @@ class Faults:
                 self.say(f"{name} damages what it sends")
                 self._stage.arm(name, Wire("damage", part=self._draw.choice((0.02, 0.3))))
                 await asyncio.sleep(self._draw.uniform(1.0, 3.0))
-                self._stage.arm(name, OFF)
+                self._stage.disarm(name)
             return free
 
     async def _kill_node(self, name: str, away: float) -> bool:

@@ -22,7 +22,7 @@ from shared.runtime.children import Children
 from shared.runtime.mesh_file import load_mesh
 from shared.runtime.settings import MeshConfig, NodeConfig, RoleName
 from tests.chaos.scene import Scene
-from tests.chaos.tripwire import OFF, Wire, arm
+from tests.chaos.tripwire import Wire, arm, disarm
 from tests.support.small_tokenizer import small_tokenizer
 
 START_WITHIN = 90.0
@@ -84,20 +84,21 @@ class Stage:
         """Say when a node is to die by itself, or what it is to send."""
         arm(_tripwire(self.logs, name), wire)
 
+    def disarm(self, name: str) -> bool:
+        """Take back what a node is armed with; False: it dies by it."""
+        return disarm(_tripwire(self.logs, name))
+
     async def died(self, name: str, within: float) -> bool:
-        """Whether a node that was armed has died by itself in this time."""
+        """Whether a node that was armed has died by that in this time."""
         node = self.nodes[name]
         node.up = False
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                code = await node.process.wait()
-        except TimeoutError:
+                await node.process.wait()
+        if self.disarm(name):
             node.up = True
             return False
-        finally:
-            self.arm(name, OFF)
-        if code != -signal.SIGKILL:
-            self.crashes.append(f"{name} ended with {code}")
+        await node.process.wait()
         return True
 
     async def end(self, name: str, number: signal.Signals) -> int:

@@ -10,7 +10,7 @@ from shared.worker.asked import Asked
 from shared.worker.known import Known
 from shared.worker.part import Part, Stage
 from shared.worker.transfer import Transfer
-from tests.chaos.tripwire import OFF, Tripwire, Wire, arm, cuts_off, cuts_short
+from tests.chaos.tripwire import OFF, Tripwire, Wire, arm, cuts_off, cuts_short, disarm
 from tests.support.samples import SAMPLING
 
 RID = Rid(7, 1)
@@ -79,6 +79,22 @@ def test_what_is_armed_is_read_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "wire"
     watching = Tripwire(file, lambda: None)
     assert watching.wire == OFF
-    for wire in (Wire("sent", part=0.9), OFF):
+    for wire in (Wire("sent", part=0.9), Wire("damage", part=0.1)):
         arm(file, wire)
         assert watching.wire == wire
+    assert disarm(file)
+    assert watching.wire == OFF
+
+
+def test_a_worker_dies_by_what_is_armed_or_it_is_taken_back_never_both(tmp_path: Path) -> None:
+    file, deaths = tmp_path / "wire", list[str]()
+    watching = Tripwire(file, lambda: deaths.append("dead"))
+    arm(file, Wire("sent", part=0.9))
+    assert watching.wire.kind == "sent"
+    assert disarm(file)  # after the worker has read it
+    watching.strike()
+    assert deaths == []
+    arm(file, Wire("sent", part=0.9))
+    watching.strike()
+    assert deaths == ["dead"]
+    assert not disarm(file)

@@ -32,7 +32,7 @@ class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is armed. `sent`: die once `part` of some transfer is handed to the line, `covered` saying
     whether a relay answers meanwhile. `drawn`: die as some answer's first id is drawn here, the one in its
     middle, or the last but one. `damage`: this `part` of the chunks that leave is damaged. `off`: nothing
-    happens.
+    is armed.
     """
 
     kind: Literal["sent", "drawn", "damage", "off"]
@@ -45,10 +45,22 @@ OFF = Wire("off")
 
 
 def arm(file: Path, wire: Wire) -> None:
-    """The harness's side; `OFF` disarms."""
+    """The harness's side."""
     fresh = file.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(wire))
     fresh.replace(file)
+
+
+def disarm(file: Path) -> bool:
+    """Take back what is armed; False: there is nothing, the worker has taken it and dies.
+
+    Only one of the two can take the file away, so a worker never dies by what was taken back.
+    """
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class Tripwire:
@@ -71,12 +83,17 @@ class Tripwire:
         """What is armed now."""
         try:
             written = self._file.stat().st_mtime_ns
+            if written != self._written:
+                self._known = msgspec.json.decode(self._file.read_bytes(), type=Wire)
+                self._written = written
         except FileNotFoundError:
             return OFF
-        if written != self._written:
-            self._written = written
-            self._known = msgspec.json.decode(self._file.read_bytes(), type=Wire)
         return self._known
+
+    def strike(self) -> None:
+        """Die, unless that was taken back since it was read."""
+        if disarm(self._file):
+            self._die()
 
     def _watch_sending(self) -> None:
         following = KvOut.next_chunk
@@ -88,7 +105,7 @@ class Tripwire:
                 return chunk
             transfer = room.get(chunk.header.ticket)
             if transfer is not None and cuts_short(wire, transfer):
-                self._die()
+                self.strike()
             return chunk if wire.kind != "damage" else self._damaged(chunk, wire.part)
 
         patch(KvOut, "next_chunk", next_chunk)
@@ -98,7 +115,7 @@ class Tripwire:
 
         def on_sampled(room: Decoding, part: Part, event: Sampled) -> None:
             if cuts_off(self.wire, part, event.position):
-                self._die()
+                self.strike()
             following(room, part, event)
 
         patch(Decoding, "on_sampled", on_sampled)
