@@ -6,8 +6,11 @@ Time comes in as seconds of any one monotonic clock, rates are bytes per second.
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections import deque
+from itertools import pairwise
 
 UNLIMITED = math.inf
 
@@ -55,14 +58,14 @@ class LineEstimate:
 
     The estimate is the best sample of the last `window` seconds with samples: an idle or half-used line
     says nothing about its rate. A lower sample alone is not believed (the sender may have been slow); with
-    a risen round trip or loss it is, and older samples are cut to it. Nor does a low sample count while
-    this side's own pace held the bytes back: a line that is never tried says nothing, or each estimate
-    would only confirm the one before it and fall with every pause.
+    a risen round trip or loss it is, and older samples are cut to it. Nor does a low sample count that
+    this side's own pace explains: a line that is never tried says nothing, or each estimate would only
+    confirm the one before it and fall with every pause, or with every round trip that rises by itself.
 
     Two of sixteen round trips are sent at 1.25 times the estimate, to find a line that has become faster,
     and on as long as that finds more, then at 1.56 times; much more is a new start-up. While a queue stands
-    on the line all are sent at 0.85, until it is gone: a full line needs no probe. Until samples stop growing
-    (start-up) nothing is held back.
+    on the line all are sent at 0.85, until it is gone: a full line needs no probe. A round trip that jumps
+    from sample to sample is no queue. Until samples stop growing (start-up) nothing is held back.
     """
 
     PROBE, EASE = 1.25, 0.85
@@ -86,6 +89,7 @@ class LineEstimate:
         self._queueing = False
         self._queued = 0  # samples in a row with a queue
         self._rises = 0  # samples in a row that found more
+        self._least = UNLIMITED  # the lowest pace since the last sample
 
     @property
     def rate(self) -> float:
@@ -105,11 +109,12 @@ class LineEstimate:
         self._look_for_queue(now, rtt, gap)
         rises = rate > self._RISE * self._rate and not self._queueing
         self._rises = self._rises + 1 if rises else 0
+        held, self._least = min(self._rate, self._least), UNLIMITED
         if not limited and rate <= self._rate:
             if self.started:
                 _keep(self._samples, now, self._rate, self._window)
             return
-        fallen = self.started and rate < self._FALL * self._rate and (self._queueing or lost)
+        fallen = self.started and rate < self._FALL * held and (self._queueing or lost)
         self._low = self._low + 1 if fallen else 0
         if self._low >= 2:
             self._low = 0
@@ -124,15 +129,23 @@ class LineEstimate:
 
     def _look_for_queue(self, now: float, rtt: float, gap: float) -> None:
         """A round trip above the least is a queue, but for what a receiver waits with its acknowledgement
-        where chunks come far apart. A queue that stays though this side eases off is not its own: the line
-        has changed."""
+        where chunks come far apart, and for what round trips differ by anyway. A queue that stays though this
+        side eases off is not its own: the line has changed, and only what it carried since counts."""
         _keep(self._trips, now, rtt, self._window)
-        slack = self._SLACK + (gap if gap > self._FAR_APART else 0.0)
+        slack = self._SLACK + (gap if gap > self._FAR_APART else 0.0) + 2 * self._jitter()
         self._queueing = rtt > 1.25 * min(trip for _, trip in self._trips) + slack
         self._queued = self._queued + 1 if self._queueing else 0
         if self._queued > self._PATIENCE:
             self._trips.clear()
+            while len(self._samples) > self._PATIENCE:
+                self._samples.popleft()
             self._queueing, self._queued = False, 0
+
+    def _jitter(self) -> float:
+        """Seconds by which a round trip mostly differs from the one before it: a queue comes and goes in
+        steps, and stands between them."""
+        trips = [trip for _, trip in itertools.islice(reversed(self._trips), self._PATIENCE)]
+        return statistics.median(abs(one - other) for one, other in pairwise(trips)) if trips[1:] else 0.0
 
     def interval(self, rtt: float) -> float:
         """Seconds that a sample should span: as long as a probe, as acknowledgements come in clumps."""
@@ -142,11 +155,14 @@ class LineEstimate:
         """The rate to send at now."""
         if not self.started:
             return UNLIMITED
-        if self._queueing:
-            return self._rate * self.EASE
+        pace = self._rate * (self.EASE if self._queueing else self._boldness(now, rtt))
+        self._least = min(self._least, pace)
+        return pace
+
+    def _boldness(self, now: float, rtt: float) -> float:
         turn = int(now / max(rtt, self._LEAST_TURN)) % self._TURNS
         probes = self._rises > 0 or turn < self._PROBING
-        return self._rate * self.PROBE ** (min(2, 1 + self._rises) if probes else 0)
+        return self.PROBE ** (min(2, 1 + self._rises)) if probes else 1.0
 
 
 def _keep(history: deque[tuple[float, float]], now: float, value: float, window: float) -> None:
