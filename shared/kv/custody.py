@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shared.kv.carriers import Carriers
+from shared.kv.loans import Loans
 from shared.kv.pool import BlockPool
 from shared.kv.ticket import BlockEvent, BlockState, Landing, Ticket, TicketEvent
 
@@ -10,9 +11,10 @@ from shared.kv.ticket import BlockEvent, BlockState, Landing, Ticket, TicketEven
 class Custody:
     """Keeps pins, promises, carriers and block states in step with one another."""
 
-    def __init__(self, pool: BlockPool, carriers: Carriers) -> None:
+    def __init__(self, pool: BlockPool, carriers: Carriers, loans: Loans) -> None:
         self._pool = pool
         self._carriers = carriers
+        self._loans = loans
 
     def land(self, ticket: Ticket, index: int) -> Landing:
         """Memory for a block's first chunk, under the ticket's promise."""
@@ -22,7 +24,7 @@ class Custody:
 
     def hold_next(self, ticket: Ticket) -> bool:
         """Publish or find, and pin, the next block of the chain. False: it is not here yet."""
-        index = ticket.published
+        index = len(ticket.blocks)
         hash_ = ticket.hashes[index]
         state = ticket.block_state(index)
         block = self._pool.find(hash_)
@@ -77,5 +79,4 @@ class Custody:
     def give_up(self, landing: Landing | None) -> None:
         """A block's memory is not wanted: free once no chunk is being received into it."""
         if landing is not None:
-            landing.owner = None
-            self._pool.unpin([landing.block])
+            self._loans.let_go(landing)

@@ -18,7 +18,7 @@ from shared.kv.layout import KvLayout
 from shared.kv.loans import Loans
 from shared.kv.pool import BlockPool
 from shared.kv.report import Report
-from shared.kv.ticket import BlockEvent, BlockState, Landing, Ticket, TicketEvent
+from shared.kv.ticket import BlockEvent, BlockState, Landing, Ticket, TicketEvent, TicketState
 
 __all__ = ["GONE", "SCRATCH", "Elsewhere", "Ledger", "Report", "Target", "Ticket"]
 
@@ -31,8 +31,8 @@ class Ledger:
         self._map = BlockMap(layout)
         self._tickets: dict[bytes, Ticket] = {}
         self._carriers = Carriers()
-        self._custody = Custody(pool, self._carriers)
         self._loans = Loans(pool)
+        self._custody = Custody(pool, self._carriers, self._loans)
         self._changed: dict[bytes, Ticket] = {}
 
     # --- tickets --------------------------------------------------------------------------------------------
@@ -139,6 +139,8 @@ class Ledger:
 
     def take_changed(self) -> list[Ticket]:
         """Tickets that hold more, need more or became complete since the last call."""
+        if not self._changed:
+            return []
         changed, self._changed = list(self._changed.values()), {}
         return changed
 
@@ -163,27 +165,24 @@ class Ledger:
         ticket = self._tickets.get(chunk.ticket)
         if ticket is None:
             return GONE
-        first, end = self._map.span(chunk, ticket.upto)
+        index = chunk.block
+        first, end = self._map.span(chunk, len(ticket.hashes))
         ticket.move(TicketEvent.CHUNK)
         self._advance(ticket)
-        carrier = self._carrier(ticket, chunk.block)
-        state = carrier.block_state(chunk.block)
+        state = ticket.block_state(index)
+        if state is BlockState.AWAITED:  # its bytes are the same under any ticket whose chain has it
+            ticket = self._carriers.carrier(ticket.hashes[index]) or ticket
+            state = ticket.block_state(index)
         if state is BlockState.WANTED:
-            landing = self._custody.land(carrier, chunk.block)
+            landing = self._custody.land(ticket, index)
         elif state is BlockState.LANDING:
-            landing = carrier.landings[chunk.block]
-            if not self._is_new(carrier, chunk.block, landing, first, end):
+            landing = ticket.landings[index]
+            if not self._is_new(ticket, index, landing, first, end):
                 return SCRATCH
         else:
             return SCRATCH
-        carrier.move_block(chunk.block, BlockEvent.LEND)
+        ticket.move_block(index, BlockEvent.LEND)
         return self._loans.lend(chunk, landing, first, end)
-
-    def _carrier(self, ticket: Ticket, index: int) -> Ticket:
-        """The ticket that brings the block. Its bytes are the same under any ticket whose chain has it."""
-        if ticket.block_state(index) is not BlockState.AWAITED:
-            return ticket
-        return self._carriers.carrier(ticket.hashes[index]) or ticket
 
     def _is_new(self, ticket: Ticket, index: int, landing: Landing, first: int, end: int) -> bool:
         if landing.collides(first, end):
@@ -208,7 +207,8 @@ class Ledger:
             self._advance(owner)
             return landing.block
         owner.move_block(loan.at, BlockEvent.VERIFY)
-        self._review(owner, loan.at)
+        if landing.refused:
+            self._review(owner, loan.at)
         return None
 
     def damaged(self, chunk: Chunk) -> None:
@@ -235,8 +235,6 @@ class Ledger:
     def _review(self, ticket: Ticket, index: int) -> None:
         """Was a chunk refused, because its range was being received, whose bytes are now lacking?"""
         landing = ticket.landings[index]
-        if not landing.refused:
-            return
         still = [span for span in landing.refused if landing.collides(*span)]
         lost = [span for span in landing.refused if span not in still and not landing.verified.covers(*span)]
         landing.refused = still
@@ -255,7 +253,7 @@ class Ledger:
         queue = [ticket]
         while queue:
             current = queue.pop()
-            while not current.complete and self._custody.hold_next(current):
+            while current.state is not TicketState.COMPLETE and self._custody.hold_next(current):
                 if current.published == current.upto:
                     current.move(TicketEvent.COMPLETE)
                 queue.extend(self._carriers.waiters(current.hashes[current.published - 1]))

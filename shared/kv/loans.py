@@ -1,4 +1,6 @@
-"""Block memory lent to chunks while they are being received, and pinned until it is back."""
+"""Block memory lent to chunks while they are being received, and pinned until it is back: by its owner's pin,
+which stays where the owner gives the block up before.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,6 @@ class Loans:
         """Hand [first, end) of the landing's block to the chunk."""
         if landing.collides(first, end):
             raise InvariantBroken(f"bytes {first} to {end} of block {landing.block} are lent twice")
-        self._pool.pin([landing.block])
         landing.lent.append((first, end))
         self._out[_key(chunk)] = Loan(landing, chunk.block, first, end)
         return Target(landing.block, first, end)
@@ -45,9 +46,17 @@ class Loans:
         loan = self._out.pop(_key(chunk), None)
         if loan is None:
             raise InvariantBroken(f"no memory was lent for block {chunk.block} at byte {chunk.offset}")
-        loan.landing.lent.remove((loan.first, loan.end))
-        self._pool.unpin([loan.landing.block])
+        landing = loan.landing
+        landing.lent.remove((loan.first, loan.end))
+        if landing.owner is None:
+            self.let_go(landing)
         return loan
+
+    def let_go(self, landing: Landing) -> None:
+        """Nobody owns the block any more: it is free once nothing of it is lent."""
+        landing.owner = None
+        if not landing.lent:
+            self._pool.unpin([landing.block])
 
     def check(self) -> None:
         """Raise InvariantBroken where a lent block could be reused."""

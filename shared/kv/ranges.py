@@ -23,6 +23,9 @@ class Ranges:
 
     def add(self, first: int, end: int) -> None:
         """Add [first, end), merging with what it overlaps or touches."""
+        if self._ends and self._ends[-1] == first:  # most come in order
+            self._ends[-1] = end
+            return
         left = bisect_left(self._ends, first)
         right = bisect_right(self._firsts, end)
         if left < right:

@@ -246,7 +246,34 @@ def test_no_byte_is_lent_twice() -> None:
     assert loans.lend(FakeChunk(A, 0), landing, 0, HALF) == Target(0, 0, HALF)
     with pytest.raises(InvariantBroken, match="lent twice"):
         loans.lend(FakeChunk(A, 0, 8), landing, 8, 8 + HALF)
-    assert (len(loans), pool.refs(0)) == (1, 2)
+    assert (len(loans), pool.refs(0)) == (1, 1)
+
+
+def test_a_block_that_is_given_up_is_held_until_its_last_lent_range_is_back() -> None:
+    pool = BlockPool(1)
+    loans = Loans(pool)
+    ticket = Ticket(A, "rid", hashes_of(1), [], "key")
+    landing = Landing(pool.take(1)[0], ticket)
+    first, second = FakeChunk(A, 0), FakeChunk(A, 0, HALF)
+    loans.lend(first, landing, 0, HALF)
+    loans.lend(second, landing, HALF, 2 * HALF)
+    loans.let_go(landing)
+    loans.take_back(second)
+    loans.check()
+    assert (pool.refs(0), pool.free) == (1, 0)
+    loans.take_back(first)
+    assert (pool.refs(0), pool.free) == (0, 1)
+
+
+def test_a_block_of_which_nothing_is_lent_is_free_when_it_is_given_up() -> None:
+    pool = BlockPool(1)
+    loans = Loans(pool)
+    landing = Landing(pool.take(1)[0], Ticket(A, "rid", hashes_of(1), [], "key"))
+    loans.lend(FakeChunk(A, 0), landing, 0, HALF)
+    loans.take_back(FakeChunk(A, 0))
+    assert pool.refs(0) == 1
+    loans.let_go(landing)
+    assert (pool.refs(0), pool.free) == (0, 1)
 
 
 def test_a_refused_twin_is_needed_again_only_if_the_first_is_lost(site: Site) -> None:

@@ -355,7 +355,6 @@ def test_check_sees_a_lent_block_that_is_not_held(site: Site) -> None:
     site.open(A, 1)
     target = site.ledger.admit_chunk(FakeChunk(A, 0))
     assert isinstance(target, Target)
-    site.pool.unpin([target.block])
     site.ledger.check()
     site.pool.unpin([target.block])
     with pytest.raises(InvariantBroken, match="not held"):
