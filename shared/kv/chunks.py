@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from shared.errors import BadChunk
 from shared.kv.layout import KvLayout
@@ -26,7 +28,7 @@ class Chunk(Protocol):
     def length(self) -> int: ...
 
 
-class Target(NamedTuple):
+class Target(msgspec.Struct, frozen=True):
     """Where a chunk's decoded bytes go: bytes [first, end) of a pool block, all its groups together."""
 
     block: int
@@ -47,16 +49,11 @@ class BlockMap:
     """Byte ranges of a block by group. One shard a group."""
 
     def __init__(self, layout: KvLayout) -> None:
-        self._block_bytes = layout.block_bytes
         self._groups: dict[int, tuple[int, int]] = {}  # id -> (first byte in the block, bytes)
         base = 0
         for group in layout.groups:
             self._groups[group.id] = (base, group.block_bytes)
             base += group.block_bytes
-
-    @property
-    def block_bytes(self) -> int:
-        return self._block_bytes
 
     def span(self, chunk: Chunk, upto: int) -> tuple[int, int]:
         """The chunk's [first, end) in its block. Raises BadChunk where there is no such place."""
@@ -68,9 +65,9 @@ class BlockMap:
         if not 0 <= chunk.block < upto:
             raise BadChunk(f"block {chunk.block} is not one of the ticket's {upto}")
         base, size = place
-        if chunk.length < 1 or chunk.offset < 0 or chunk.offset + chunk.length > size:
+        first, length = chunk.offset, chunk.length
+        if length < 1 or first < 0 or first + length > size:
             raise BadChunk(
-                f"bytes {chunk.offset} to {chunk.offset + chunk.length} are not in a block's {size}"
-                f" of group {chunk.group}"
+                f"bytes {first} to {first + length} are not in a block's {size} of group {chunk.group}"
             )
-        return base + chunk.offset, base + chunk.offset + chunk.length
+        return base + first, base + first + length

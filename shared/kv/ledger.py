@@ -29,6 +29,7 @@ class Ledger:
     def __init__(self, pool: BlockPool, layout: KvLayout) -> None:
         self._pool = pool
         self._map = BlockMap(layout)
+        self._block_bytes = layout.block_bytes
         self._tickets: dict[bytes, Ticket] = {}
         self._carriers = Carriers()
         self._loans = Loans(pool)
@@ -185,7 +186,7 @@ class Ledger:
         return self._loans.lend(chunk, landing, first, end)
 
     def _is_new(self, ticket: Ticket, index: int, landing: Landing, first: int, end: int) -> bool:
-        if landing.collides(first, end):
+        if landing.lent and landing.collides(first, end):
             landing.refused.append((first, end))
             return False
         if not landing.verified.overlaps(first, end):
@@ -201,7 +202,7 @@ class Ledger:
         if owner is None:
             return None
         landing.verified.add(loan.first, loan.end)
-        if landing.verified.covers(0, self._map.block_bytes):
+        if landing.verified.covers(0, self._block_bytes):
             owner.move_block(loan.at, BlockEvent.FILL)
             owner.needs.pop(loan.at, None)
             self._advance(owner)

@@ -4,7 +4,7 @@ which stays where the owner gives the block up before.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from shared.errors import InvariantBroken
 from shared.kv.chunks import Chunk, Target
@@ -14,7 +14,7 @@ from shared.kv.ticket import Landing
 _Key = tuple[bytes, int, int, int, int, int]
 
 
-class Loan(NamedTuple):
+class Loan(msgspec.Struct, frozen=True):
     """A range of a block's memory that a chunk is being received into."""
 
     landing: Landing
@@ -35,15 +35,17 @@ class Loans:
 
     def lend(self, chunk: Chunk, landing: Landing, first: int, end: int) -> Target:
         """Hand [first, end) of the landing's block to the chunk."""
-        if landing.collides(first, end):
+        if landing.lent and landing.collides(first, end):
             raise InvariantBroken(f"bytes {first} to {end} of block {landing.block} are lent twice")
         landing.lent.append((first, end))
-        self._out[_key(chunk)] = Loan(landing, chunk.block, first, end)
+        key = (chunk.ticket, chunk.group, chunk.shard, chunk.block, chunk.offset, chunk.length)
+        self._out[key] = Loan(landing, chunk.block, first, end)
         return Target(landing.block, first, end)
 
     def take_back(self, chunk: Chunk) -> Loan:
         """The chunk has been received, or never will be."""
-        loan = self._out.pop(_key(chunk), None)
+        key = (chunk.ticket, chunk.group, chunk.shard, chunk.block, chunk.offset, chunk.length)
+        loan = self._out.pop(key, None)
         if loan is None:
             raise InvariantBroken(f"no memory was lent for block {chunk.block} at byte {chunk.offset}")
         landing = loan.landing
@@ -63,7 +65,3 @@ class Loans:
         for loan in self._out.values():
             if not self._pool.refs(loan.landing.block) or (loan.first, loan.end) not in loan.landing.lent:
                 raise InvariantBroken(f"block {loan.landing.block} is being received into but not held")
-
-
-def _key(chunk: Chunk) -> _Key:
-    return (chunk.ticket, chunk.group, chunk.shard, chunk.block, chunk.offset, chunk.length)

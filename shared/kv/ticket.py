@@ -105,10 +105,7 @@ class Landing:
 
     def collides(self, first: int, end: int) -> bool:
         """Whether a lent range overlaps [first, end)."""
-        for a, b in self.lent:  # asked for each chunk: a loop is half of what `any` takes
-            if a < end and first < b:
-                return True
-        return False
+        return any(a < end and first < b for a, b in self.lent)
 
 
 class Ticket:
@@ -168,13 +165,14 @@ class Ticket:
 
     def move_block(self, index: int, event: BlockEvent) -> None:
         """Apply the block table; raises InvariantBroken for a pair that is not in it."""
-        before = self.block_state(index)
+        at = index - self.have
+        before = self._states[at] if at >= 0 else BlockState.HELD
         after = BLOCK_TABLE.get((before, event))
         if after is before:
             return
         if after is None:
             raise InvariantBroken(f"block {index} of a ticket is {before.value} and cannot {event.value}")
-        self._states[index - self.have] = after
+        self._states[at] = after
         self._unlanded += (after is BlockState.WANTED) - (before is BlockState.WANTED)
 
     def move(self, event: TicketEvent) -> None:

@@ -207,7 +207,8 @@ class SendQueue:
             return
         lanes = self._classes[transfer.cls]
         transfer.version += 1
-        heapq.heappush(lanes.shortest, _by_remaining(transfer))
+        remaining = max(0, transfer.total - transfer.acked)
+        heapq.heappush(lanes.shortest, (remaining, transfer.order, transfer.version, transfer.ticket))
         if len(lanes.shortest) > 64 + 4 * lanes.ready:
             living = [t for t in self._transfers.values() if t.ready and t.cls == transfer.cls]
             lanes.shortest = [_by_remaining(t) for t in living]

@@ -63,12 +63,10 @@ class Book:
         self._codec = codec
         self._encoding = encoding
         self._of: dict[Stream, Peer] = {}
+        self.of: Callable[[Stream], Peer | None] = self._of.get
+        """The peer whose session a connection carries."""
         self._random = random.SystemRandom()
         self._log = structlog.get_logger().bind(node=identity.node)
-
-    def of(self, stream: Stream) -> Peer | None:
-        """The peer whose session a connection carries."""
-        return self._of.get(stream)
 
     def line_to(self, datacenter: str) -> Line:
         """The line from here to a datacenter."""
@@ -196,6 +194,7 @@ class Book:
         if not stream.dialled:
             peer.confirm(stream)
         self._tune_bulk(stream, peer)
+        stream.read_directly()
         if index in peer.had_bulk:
             self._counters["bulk_reconnects"] += 1
             peer.recall()

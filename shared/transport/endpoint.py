@@ -97,7 +97,7 @@ class Endpoint:
             identity.role,
             clock,
             self.counters,
-            lambda now: self._perform_soon() if self._performing else self.perform(now),
+            self.perform,
         )
         self._connector = Connector(self.identity, key, self._tls, policy, self._book, self._inbound)
         self._servers: list[asyncio.Server] = []
@@ -145,6 +145,7 @@ class Endpoint:
     def perform(self, now: float) -> None:
         """Do what the core's outbox asks for; call after every call into the core from outside."""
         if self._performing:
+            self._perform_soon()
             return
         self._performing = True
         try:

@@ -83,11 +83,12 @@ class Inbound:
         stream.abort("the handshake took too long")
 
     def on_bytes(self, stream: Stream) -> None:
-        now = self._clock()
         peer = self._book.of(stream)
         if peer is not None and self._intake is not None and stream is not peer.control:
-            self._on_bulk(stream, peer, self._intake, now)
+            self.on_chunks(stream)
+            self.on_turn(stream)
             return
+        now = self._clock()
         try:
             while not stream.over and (event := stream.connection.next_event()) is not None:
                 self._on_event(stream, event, now)
@@ -95,38 +96,42 @@ class Inbound:
             self._break(stream, error, now)
         if stream.connection.has_output:
             stream.write(stream.connection.take_output())
-        peer = self._book.of(stream)
-        if peer is not None:
-            peer.liveness.heard(now, control=stream is peer.control)
-            if peer.liveness.suspect:
-                self._pulse.tick(peer, now)
-            peer.flush(now)
+        self._heard(stream, now)
         self._perform(now)
 
-    def _on_bulk(self, stream: Stream, peer: Peer, intake: Intake, now: float) -> None:
-        """The same for a bulk connection that is open, where nearly all events are chunks'."""
-        connection = stream.connection
-        settled = False
+    def on_chunks(self, stream: Stream) -> None:
+        peer, intake = self._book.of(stream), self._intake
+        if peer is None or intake is None:
+            return
+        now = self._clock()
         try:
-            while (event := connection.next_event()) is not None:
+            while not stream.over and (event := stream.connection.next_event()) is not None:
                 if isinstance(event, ChunkDone):
                     intake.done(stream, now, event)
-                    settled = True
                 elif isinstance(event, ChunkStart):
-                    intake.start(stream, peer, event)
+                    if not intake.start(stream, peer, event):
+                        break
                 else:
                     self._on_event(stream, event, now)
-                if stream.over:
-                    break
         except Remote as error:
             self._break(stream, error, now)
-        peer.liveness.heard(now, control=False)
-        if peer.liveness.suspect:
-            self._pulse.tick(peer, now)
-            peer.flush(now)
-        elif not settled and not stream.over:
-            return  # in the middle of a chunk: the core has nothing to say yet
+
+    def on_turn(self, stream: Stream) -> None:
+        now = self._clock()
+        self._heard(stream, now)
         self._perform(now)
+
+    def _heard(self, stream: Stream, now: float) -> None:
+        """A peer gives a sign of life."""
+        peer = self._book.of(stream)
+        if peer is None:
+            return
+        control = stream is peer.control
+        suspect = peer.liveness.heard(now, control=control)
+        if suspect:
+            self._pulse.tick(peer, now)
+        if suspect or control:
+            peer.flush(now)
 
     def on_writable(self, stream: Stream) -> None:
         now = self._clock()

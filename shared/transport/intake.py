@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from shared.transport.codec_threads import CodecThreads, Decoded
 from shared.transport.compression import AS_IS, check_encoded
@@ -31,8 +32,7 @@ class From(Protocol):
     """Its session has ended."""
 
 
-@dataclass(slots=True)
-class _Landing:
+class _Landing(msgspec.Struct):
     """The chunk that a connection is receiving. `spare`: the memory that it goes to where that is not the
     core's."""
 
@@ -65,8 +65,9 @@ class Intake:
         self._spare: list[memoryview] = []
         self._decoding: dict[asyncio.Future[Decoded], Stream] = {}
 
-    def start(self, stream: Stream, peer: From, event: ChunkStart) -> None:
-        """A chunk begins on a connection. Raises BadChunk where it cannot be taken at all."""
+    def start(self, stream: Stream, peer: From, event: ChunkStart) -> bool:
+        """A chunk begins on a connection. False: not all of it is here yet. Raises BadChunk where it cannot
+        be taken at all."""
         chunk = event.chunk
         buffer = None
         if chunk.encoding == AS_IS:
@@ -80,19 +81,21 @@ class Intake:
             spare = self._spare.pop() if self._spare else memoryview(bytearray(self._max_chunk))
             target = spare[: event.size]
         self._landing[stream] = _Landing(peer, chunk, target, spare)
-        stream.connection.receive_into(target)
+        return stream.connection.receive_into(target)
 
     def done(self, stream: Stream, now: float, event: ChunkDone) -> None:
         """All bytes of the chunk are here."""
         landing = self._landing.pop(stream)
-        self._counters["chunk_bytes_in"] += len(landing.target)
-        if event.chunk.encoding != AS_IS:
+        chunk, target = event.chunk, landing.target
+        self._counters["chunk_bytes_in"] += len(target)
+        if chunk.encoding != AS_IS:
             self._decode(stream, now, landing)
             return
-        if landing.spare is not None:
-            self._counters["chunk_bytes_scratch"] += len(landing.target)
-        self._core.on_chunk(now, landing.peer.node, event.chunk, landing.target, landing.spare is None)
-        self._give_back(landing)
+        in_place = landing.spare is None
+        self._core.on_chunk(now, landing.peer.node, chunk, target, in_place)
+        if not in_place:
+            self._counters["chunk_bytes_scratch"] += len(target)
+            self._give_back(landing)
 
     def end(self, stream: Stream) -> None:
         """The connection is over: whatever was landing is given up. What is being decoded was here whole."""

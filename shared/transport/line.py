@@ -61,7 +61,10 @@ class Sender(Protocol):
 
     def send_one(self, now: float, limit: int) -> int:
         """Write one chunk of at most `limit` bytes where a socket wants it and there is one; bytes
-        written."""
+        written. It may wait for others until `push`."""
+
+    def push(self) -> None:
+        """Nothing follows for now: hand on what waits."""
 
     def blocked(self) -> bool:
         """Whether chunks wait for a socket."""
@@ -93,6 +96,8 @@ class Line:
         self._clock = clock
         self._estimate = LineEstimate(policy.estimate_window, spec.rate if spec else 0.0)
         self._gain = WireGain()
+        self.carried = self._gain.sent
+        """A chunk of so many bytes of KV was written as so many."""
         self._bucket = TokenBucket()
         self._senders: list[Sender] = []
         self._hungry: deque[Sender] = deque()
@@ -159,6 +164,7 @@ class Line:
                 break
             sender = self._hungry.popleft()
             size = sender.send_one(now, limit)
+            sender.push()
             if size:
                 left -= size
                 self._bucket.spend(now, size)
@@ -178,11 +184,11 @@ class Line:
             if size:
                 left -= size
                 hungry.append(sender)
+            else:
+                sender.push()
+        for sender in hungry:
+            sender.push()
         self._note_backlog(now)
-
-    def carried(self, before: int, after: int) -> None:
-        """A chunk of `before` bytes of KV was written as `after`."""
-        self._gain.sent(before, after)
 
     def charge(self, now: float, size: int) -> None:
         """Control bytes use the line too, and wait for nobody."""

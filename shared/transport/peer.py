@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from shared.errors import InvariantBroken
@@ -188,16 +189,17 @@ class Peer:
         if chunk.header.encoding == AS_IS and chunk.header.length != len(chunk.data):
             raise InvariantBroken(f"a chunk of {len(chunk.data)} bytes is named one of {chunk.header.length}")
         self._turn += 1
-        source, key, size = self._source, chunk.key, len(chunk.data)
-
-        def done(sent: bool) -> None:
-            source.chunk_written(self.node, key, sent)
-
+        size = len(chunk.data)
         head = chunk_head(encode(chunk.header), size)
         self._counters["chunk_bytes_out"] += size
         self.line.carried(chunk.header.length, size)
-        stream.write_chunk(head, chunk.data, done)
+        stream.write_chunk(head, chunk.data, partial(self._source.chunk_written, self.node, chunk.key))
         return len(head) + size
+
+    def push(self) -> None:
+        """Hand the chunks of `send_one` to the kernel."""
+        for stream in self.bulk.values():
+            stream.push()
 
     def recall(self) -> None:
         """Give back the chunks that were taken early and not written: they are asked for anew."""
@@ -270,6 +272,8 @@ class Peer:
 
     def _writable(self) -> Stream | None:
         streams = list(self.bulk.values())
+        if len(streams) == 1:
+            return streams[0] if streams[0].wants_bytes else None
         for step in range(len(streams)):
             stream = streams[(self._turn + step) % len(streams)]
             if stream.wants_bytes:

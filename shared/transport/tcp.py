@@ -14,9 +14,11 @@ import struct
 import termios
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
 from shared.errors import Remote
+from shared.transport.direct import DirectReads
 from shared.transport.security import names_of
 from shared.wire.connection import Connection
 from shared.wire.handshake import Agreed
@@ -35,6 +37,8 @@ _MSS_AT, _SACKED_AT, _RTT_AT, _RETRANSMITS_AT, _ACKED_AT, _UNSENT_AT, _TCP_INFO_
 )
 _SENT_AT, _TCP_INFO_NEWER_BYTES = 200, 216
 """Bytes sent and bytes sent again, since Linux 4.19."""
+_GATHER = 1 << 20
+"""Bytes of chunks that are handed to the kernel in one call."""
 _RETRY = 0.01
 _LINGER = 1.0
 _UNTOLD = 0.2
@@ -60,6 +64,12 @@ class StreamOwner(Protocol):
 
     def on_bytes(self, stream: Stream) -> None:
         """Bytes came: the connection has events."""
+
+    def on_chunks(self, stream: Stream) -> None:
+        """The same while chunks are read directly; `on_turn` follows after as many as were here at once."""
+
+    def on_turn(self, stream: Stream) -> None:
+        """All that was here is taken, or enough for once."""
 
     def on_writable(self, stream: Stream) -> None:
         """All that was written is in the kernel: more may be written."""
@@ -93,9 +103,12 @@ class Stream(asyncio.BufferedProtocol):
         self._socket: socket.socket | None = None
         self._paused = False
         self._held = False
+        self._direct: DirectReads | None = None
         self._junk: memoryview | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._written: list[tuple[memoryview, Callable[[bool], None]]] = []
+        self._gathered: list[bytes | memoryview] = []
+        self._gathered_bytes = 0
 
     # --- what the loop calls ---
 
@@ -158,15 +171,27 @@ class Stream(asyncio.BufferedProtocol):
     def write(self, data: bytes) -> None:
         """Control bytes; the caller asks `wants_bytes` first where it may have much."""
         if data and self._transport is not None and not self.over:
+            self.push()
             self._transport.write(data)
 
     def write_chunk(self, head: bytes, data: memoryview, done: Callable[[bool], None]) -> None:
-        """A chunk. `done(sent)` is called once nothing refers to `data`: now, later, or after the
-        connection's end."""
+        """A chunk, handed on with the next `push` at the latest. `done(sent)` is called once nothing refers
+        to `data`: now, later, or after the connection's end."""
         assert self._transport is not None
         view = data[:]
         self._written.append((view, done))
-        self._transport.writelines((head, view))
+        self._gathered += (head, view)
+        self._gathered_bytes += len(view)
+        if self._gathered_bytes >= _GATHER:
+            self.push()
+
+    def push(self) -> None:
+        """Hand the chunks that were gathered to the event loop, in one call."""
+        if not self._gathered or self._transport is None:
+            return
+        parts, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        self._transport.writelines(parts)
+        del parts
         if not self._paused:
             self._settle(sent=True)
 
@@ -191,10 +216,27 @@ class Stream(asyncio.BufferedProtocol):
         if self._transport is None or held == self._held:
             return
         self._held = held
-        if held:
+        if self._direct is not None:
+            self._direct.hold(held)
+        elif held:
             self._transport.pause_reading()
         elif not self.over:
             self._transport.resume_reading()
+
+    def read_directly(self) -> None:
+        """From here on nearly all bytes are chunks'. An encrypted connection goes on as before."""
+        transport = self._transport
+        if transport is None or self._socket is None or self.over or transport.get_extra_info("sslcontext"):
+            return
+        transport.pause_reading()
+        self._direct = DirectReads(
+            self._socket.fileno(),
+            self.connection.get_buffers,
+            self._buffer_updated,
+            partial(self._owner.on_chunks, self),
+            partial(self._owner.on_turn, self),
+            self._read_to_end,
+        )
 
     def set_option(self, level: int, option: int, value: int | bytes) -> None:
         """Set a socket option; a kernel that does not know it is let be."""
@@ -251,9 +293,18 @@ class Stream(asyncio.BufferedProtocol):
 
     # --- inside ---
 
+    def _read_to_end(self, reason: str) -> None:
+        if reason:
+            self.abort(reason)
+        elif self._transport is not None:
+            self._transport.close()
+
     def _end(self, reason: str) -> None:
         if not self.over:
             self.over = True
+            self._gathered.clear()
+            if self._direct is not None:
+                self._direct.stop()
             self.opened.cancel()
             self._owner.on_end(self, reason)
 
@@ -263,25 +314,18 @@ class Stream(asyncio.BufferedProtocol):
             return
         waiting, self._written = self._written, []
         for view, done in waiting:
-            if _released(view):
-                done(sent)
-            else:
+            try:
+                view.release()
+            except BufferError:  # a write buffer still refers to it
                 self._written.append((view, done))
+            else:
+                done(sent)
 
     def _settle_lost(self) -> None:
         """After the connection's end the loop may still hold its write buffer for a moment."""
         self._settle(sent=False)
         if self._written:
             asyncio.get_running_loop().call_later(_RETRY, self._settle_lost)
-
-
-def _released(view: memoryview) -> bool:
-    """Give a view up; False where a write buffer still refers to it."""
-    try:
-        view.release()
-    except BufferError:
-        return False
-    return True
 
 
 def _readable(address: object) -> str:

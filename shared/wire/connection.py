@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from shared.errors import BadHeader, UnexpectedMessage
 from shared.wire.codec import check_payload, decode
 from shared.wire.framing import ChunkHead, Frame, FrameKind, FrameParser, frame_bytes
@@ -47,8 +49,7 @@ class LinkMessage:
     frame: Frame
 
 
-@dataclass(slots=True)
-class ChunkStart:
+class ChunkStart(msgspec.Struct):
     """A chunk begins: answer with `receive_into` (memory of `size` bytes) before asking for the next
     event."""
 
@@ -56,8 +57,7 @@ class ChunkStart:
     size: int
 
 
-@dataclass(slots=True)
-class ChunkDone:
+class ChunkDone(msgspec.Struct):
     """All bytes of the chunk are in the memory that was given."""
 
     chunk: KvChunk
@@ -75,9 +75,14 @@ class Connection:
         self._parser = FrameParser(max_chunk=max_chunk)
         self.get_buffer = self._parser.get_buffer
         """Where the next bytes belong; never empty."""
+        self.get_buffers = self._parser.get_buffers
+        """The same, as several places that are filled one after the other."""
         self.buffer_updated = self._parser.buffer_updated
         """Tell how many bytes were put there. False: in the middle of a chunk, there is no event to ask
         for."""
+        self.receive_into = self._parser.receive_into
+        """Memory for the chunk that `ChunkStart` announced. False: not all of it is here, there is no event
+        to ask for."""
         self._events: deque[Event] = deque()
         self._output: list[bytes] = []
         self._chunk: KvChunk | None = None
@@ -123,21 +128,17 @@ class Connection:
         header = self._handshake.farewell
         return b"" if header is None else frame_bytes(Frame(FrameKind.HANDSHAKE, header))
 
-    def receive_into(self, target: memoryview) -> None:
-        """Memory for the chunk that `ChunkStart` announced."""
-        self._parser.receive_into(target)
-
     def next_event(self) -> Event | None:
         """What the bytes received so far say next. Raises Remote errors."""
         while not self._events:
             event = self._parser.next_event()
             if event is None:
                 return None
-            if isinstance(event, ChunkHead):
-                return self._start_chunk(event)
             if isinstance(event, Frame):
                 self._dispatch(event)
                 continue
+            if isinstance(event, ChunkHead):
+                return self._start_chunk(event)
             chunk, self._chunk = self._chunk, None
             assert chunk is not None
             return ChunkDone(chunk)

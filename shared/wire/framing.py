@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from shared.errors import BadHeader, BadMagic, BadVersion, FrameTooLarge, InvariantBroken, UnknownKind
 
@@ -61,8 +64,7 @@ class Frame:
     waited_ms: int = 0
 
 
-@dataclass(slots=True)
-class ChunkHead:
+class ChunkHead(msgspec.Struct):
     """A chunk's payload follows: answer with `receive_into` before asking for the next event."""
 
     header: bytes
@@ -128,6 +130,7 @@ class FrameParser:
         }
         self._buffer = bytearray(READ_AHEAD)
         self._view = memoryview(self._buffer)
+        self._head_view = self._view[:CHUNK_READ_AHEAD]
         self._start = 0
         self._end = 0
         self._prefix: _Prefix | None = None
@@ -166,14 +169,25 @@ class FrameParser:
             self._start, self._end = 0, kept
         return self._view[self._end : min(READ_AHEAD, self._end + max(need, self._read_ahead))]
 
+    def get_buffers(self) -> Sequence[memoryview]:
+        """The same for one that reads into several places: behind a chunk's memory the next head's."""
+        if self._sink is None:
+            return (self.get_buffer(),)
+        self._start = self._end = 0  # what was read early is in the sink, or it is full and not asked for
+        return (self._sink[self._filled :], self._head_view)
+
     def buffer_updated(self, count: int) -> bool:
-        """`count` bytes were put at the front of what `get_buffer` gave last. False: in the middle of a
-        chunk, there is no event to ask for."""
-        if self._sink is not None:
-            self._filled += count
-            return self._filled == len(self._sink)
-        self._end += count
-        return True
+        """`count` bytes were put at the front of what `get_buffer` or `get_buffers` gave last. False: in the
+        middle of a chunk, there is no event to ask for."""
+        if self._sink is None:
+            self._end += count
+            return True
+        self._filled += count
+        beyond = self._filled - len(self._sink)
+        if beyond > 0:
+            self._filled -= beyond
+            self._end = beyond
+        return beyond >= 0
 
     def next_event(self) -> FrameEvent | None:
         """The next frame, or None until more bytes are here."""
@@ -196,8 +210,9 @@ class FrameParser:
             return None
         return self._take(prefix)
 
-    def receive_into(self, target: memoryview) -> None:
-        """The open chunk's payload belongs into `target`, which is exactly as long."""
+    def receive_into(self, target: memoryview) -> bool:
+        """The open chunk's payload belongs into `target`, which is exactly as long. False: not all of it is
+        here, there is no event to ask for."""
         size = self._open
         if not self._head_open or len(target) != size:
             raise InvariantBroken(
@@ -211,6 +226,7 @@ class FrameParser:
         self._filled = early
         self._prefix = None
         self._head_open = False
+        return early == size
 
     def _need(self) -> int:
         return PREFIX_BYTES if self._prefix is None else self._prefix.buffered

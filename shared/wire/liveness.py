@@ -40,11 +40,12 @@ class Liveness:
     def suspect(self) -> bool:
         return self._suspect
 
-    def heard(self, now: float, *, control: bool) -> None:
-        """Bytes came."""
+    def heard(self, now: float, *, control: bool) -> bool:
+        """Bytes came. Whether the peer was suspect: then `tick` has something to say."""
         self._heard = now
         if control:
             self._heard_control = now
+        return self._suspect
 
     def connected(self, now: float) -> None:
         """A control connection is there; its handshake was a sign of life."""

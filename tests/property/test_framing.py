@@ -62,7 +62,9 @@ def test_slicing_never_matters(data: bytes, chunks: bool, sizes: list[int]) -> N
         slices.append(data[at : at + size])
         at += size
     sliced = outcome(slices, chunks=chunks)
-    assert whole == single == sliced
+    scattered = outcome(slices, chunks=chunks, places=True)
+    scattered_whole = outcome([data], chunks=chunks, places=True)
+    assert whole == single == sliced == scattered == scattered_whole
 
 
 @given(st.lists(frames(), max_size=8), st.booleans())

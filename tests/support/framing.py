@@ -13,9 +13,11 @@ Seen = Frame | tuple[bytes, bytes]  # a frame, or a whole chunk's header and pay
 class Reader:
     """A parser, what it has reported so far, and memory for the chunk it is at."""
 
-    def __init__(self, parser: FrameParser) -> None:
+    def __init__(self, parser: FrameParser, *, places: bool = False) -> None:
+        """`places`: read into several places at once, as a chunk-carrying socket is read."""
         self.seen: list[Seen] = []
         self._parser = parser
+        self._places = places
         self._chunk: tuple[bytes, bytearray] = (b"", bytearray())
 
     def feed(self, data: bytes) -> None:
@@ -25,11 +27,15 @@ class Reader:
             self._take()
             if at == len(data):
                 return
-            buffer = self._parser.get_buffer()
-            assert len(buffer) > 0
-            count = min(len(buffer), len(data) - at)
-            buffer[:count] = data[at : at + count]
-            self._parser.buffer_updated(count)
+            buffers = self._parser.get_buffers() if self._places else (self._parser.get_buffer(),)
+            count = 0
+            for buffer in buffers:
+                assert len(buffer) > 0
+                part = data[at + count : at + count + len(buffer)]
+                buffer[: len(part)] = part
+                count += len(part)
+            told = self._parser.buffer_updated(count)
+            assert told or self._parser.next_event() is None
             at += count
 
     def _take(self) -> None:
@@ -39,7 +45,8 @@ class Reader:
                     self.seen.append(event)
                 case ChunkHead(header, size):
                     self._chunk = (header, bytearray(size))
-                    self._parser.receive_into(memoryview(self._chunk[1]))
+                    if not self._parser.receive_into(memoryview(self._chunk[1])):
+                        assert self._parser.next_event() is None
                 case ChunkEnd():
                     self.seen.append((self._chunk[0], bytes(self._chunk[1])))
 
@@ -51,12 +58,14 @@ def feed(parser: FrameParser, data: bytes) -> list[Seen]:
     return reader.seen
 
 
-def outcome(slices: Iterable[bytes], *, chunks: bool, max_chunk: int = 1 << 12) -> tuple[list[Seen], str]:
+def outcome(
+    slices: Iterable[bytes], *, chunks: bool, max_chunk: int = 1 << 12, places: bool = False
+) -> tuple[list[Seen], str]:
     """What a parser reports for bytes that come in these slices, and the code of the error that ended it."""
     parser = FrameParser(max_chunk=max_chunk)
     if chunks:
         parser.expect_chunks()
-    reader = Reader(parser)
+    reader = Reader(parser, places=places)
     try:
         for data in slices:
             reader.feed(data)

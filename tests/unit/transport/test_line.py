@@ -26,6 +26,8 @@ class Destination:
         self.left = left
         self.full = False
         self.acked = 0
+        self.waiting = 0
+        self.pushes: list[int] = []  # chunks that each handed on
         self._name = name
         self._log = log
         self._size = size
@@ -35,7 +37,13 @@ class Destination:
         self.left -= size
         if size:
             self._log.append(self._name)
+            self.waiting += 1
         return size
+
+    def push(self) -> None:
+        if self.waiting:
+            self.pushes.append(self.waiting)
+        self.waiting = 0
 
     def blocked(self) -> bool:
         return self.full and self.left > 0
@@ -67,6 +75,29 @@ async def test_destinations_take_turns_chunk_by_chunk() -> None:
         line.wake(destination)
     line.turn(100.0)
     assert log == ["one", "two"] * 3 + ["one"] * 2
+
+
+async def test_what_a_turn_has_taken_leaves_together_where_nothing_is_held_back() -> None:
+    line = make(None)
+    one, two = Destination("one", 500_000, []), Destination("two", 40 << 20, [], size=256 << 10)
+    for destination in (one, two):
+        line.join(destination)
+        line.wake(destination)
+    line.turn(100.0)
+    line.close()
+    assert (one.waiting, two.waiting) == (0, 0)
+    assert one.pushes == [5]
+    assert len(two.pushes) == 1  # the turn was over before its bytes were
+
+
+async def test_on_a_line_each_chunk_leaves_before_the_next_is_taken() -> None:
+    line = make(LineSpec("wan", ("a", "b"), rate=100e6))
+    one = Destination("one", 500_000, [])
+    line.join(one)
+    line.wake(one)
+    line.turn(100.0)
+    line.close()
+    assert set(one.pushes) == {1}
 
 
 async def test_a_full_socket_leaves_the_line_to_others_until_it_wakes() -> None:

@@ -121,6 +121,29 @@ def test_a_chunk_goes_into_the_memory_that_is_given() -> None:
     assert parser.between_frames
 
 
+def test_a_chunks_end_and_the_next_head_by_one_read() -> None:
+    parser = FrameParser(max_chunk=1 << 12)
+    parser.expect_chunks()
+    blocks = [bytearray(2000), bytearray(3000)]
+    heads = [chunk_head(b"one", 2000), chunk_head(b"two", 3000)]
+    [buffer] = parser.get_buffers()
+    buffer[: len(heads[0])] = heads[0]
+    parser.buffer_updated(len(heads[0]))
+    assert parser.next_event() == ChunkHead(b"one", 2000)
+    assert not parser.receive_into(memoryview(blocks[0]))
+    rest, ahead = parser.get_buffers()
+    assert (rest.obj, len(rest)) == (blocks[0], 2000)
+    beyond = heads[1] + b"2" * 7
+    rest[:], ahead[: len(beyond)] = b"1" * 2000, beyond
+    assert parser.buffer_updated(2000 + len(beyond))
+    assert parser.next_event() == ChunkEnd()
+    assert parser.next_event() == ChunkHead(b"two", 3000)
+    assert not parser.receive_into(memoryview(blocks[1]))
+    rest, _ = parser.get_buffers()
+    assert (rest.obj, len(rest)) == (blocks[1], 2993)
+    assert blocks == [b"1" * 2000, b"2" * 7 + bytes(2993)]
+
+
 def test_memory_for_a_chunk_must_be_given_once_and_exactly() -> None:
     parser = FrameParser(max_chunk=1 << 12)
     with pytest.raises(InvariantBroken):

@@ -57,6 +57,7 @@ def test_alive_again_after_a_sign() -> None:
     life = connected()
     run(life, 0.0, 2.0)
     assert life.suspect
+    assert life.heard(2.0, control=True)  # says that there is something to tell
     life.disconnected(2.0)
     life.connected(2.2)
     assert life.tick(2.25) == [Act.ALIVE]
