@@ -55,8 +55,7 @@ class Lanes:
     def _look(self, link: Link, lane: Lane) -> None:
         """Pull when the line, and the sender's share of it, can take a chunk as things stand now."""
         lane.turn += 1
-        era, turn = link.era, lane.turn
-        self._sim.at(self._room(link.line, lane), lambda: self._pull(link, lane, era, turn))
+        self._sim.at(self._room(link.line, lane), self._pull, link, lane, link.era, lane.turn)
 
     def broken(self, link: Link) -> None:
         """The connections of a link are gone, and all that was on them."""
@@ -76,8 +75,9 @@ class Lanes:
 
     def _room(self, line: Line, lane: Lane) -> float:
         """When the line, and the sender's share of it, can take the next chunk."""
-        debt = line.debts.get(lane.source.name)
-        return max(line.free.get(lane.source.datacenter, 0.0), 0.0 if debt is None else debt.over)
+        free = line.free.get(lane.source.datacenter, 0.0)
+        debt = line.debts.get(lane.source.name) if line.debts else None
+        return free if debt is None else max(free, debt.over)
 
     def _pull(self, link: Link, lane: Lane, era: int, turn: int) -> None:
         source, sim = lane.source.bulk, self._sim
@@ -97,13 +97,13 @@ class Lanes:
         took = size / line.rate if line.rate else 1e-5
         line.free[side] = sim.now + took
         line.carried[side] += size
-        held = line.shares.get(lane.source.name)
+        held = line.shares.get(lane.source.name) if line.shares else None
         if held is not None:
             debt = line.debts.setdefault(lane.source.name, Debt())
             debt.pay(sim.now, held.rate(sim.now, line.rate))
             debt.left += size
         linger = sim.random.random() * line.linger
-        sim.at(sim.now + took + linger, lambda: self._left(link, lane, era))
+        sim.at(sim.now + took + linger, self._left, link, lane, era)
 
     def _left(self, link: Link, lane: Lane, era: int) -> None:
         """The last byte is with the kernel."""
@@ -113,12 +113,12 @@ class Lanes:
         data = bytearray(chunk.data)
         sim.damage(chunk.header, data)
         lane.sending = None
-        lane.flying.append((chunk.header, bytes(data)))
+        lane.flying.append((chunk.header, data))
         source.chunk_written(sim.now, lane.target.name, chunk.key, True)
         sim.perform(lane.source)
         delay = link.line.delay + sim.random.random() * link.line.jitter
         lane.arrives = max(lane.arrives, sim.now + delay)
-        sim.at(lane.arrives, lambda: self._begin(link, lane, era))
+        sim.at(lane.arrives, self._begin, link, lane, era)
         lane.asleep = True
         self.pump(link, lane)
 
@@ -134,7 +134,7 @@ class Lanes:
         lane.landing = (header, target.chunk_buffer(lane.source.name, header))
         self._sim.perform(lane.target)
         took = self._sim.random.random() * link.line.landing
-        self._sim.at(self._sim.now + took, lambda: self._end(link, lane, era))
+        self._sim.at(self._sim.now + took, self._end, link, lane, era)
 
     def _end(self, link: Link, lane: Lane, era: int) -> None:
         """The last byte has arrived."""

@@ -155,6 +155,7 @@ class VirtualMesh:
             line_of=lambda other: WAN if self._place(other) != datacenter else f"inside {datacenter}",
             line_oldest=lambda line: self._oldest(name, line),
         )
+        node.watched = False
         self.workers[name] = node
         self.sim.add(node)
         self.sim.connect(name, "r")
@@ -269,9 +270,8 @@ class VirtualMesh:
         """Requests that have not ended."""
         return len(self._live)
 
-    def _after(self, node: Node) -> None:
-        if node is self.router:
-            self._deliver()
+    def _after(self, _router: Node) -> None:
+        self._deliver()
 
     def _deliver(self) -> None:
         for rid, event in self.core.take_events():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, cast
 
 from shared.engine.api import Runner, StepPlan
@@ -44,6 +45,7 @@ class Node:
     alive: bool = True
     stepping: StepPlan | None = None
     armed: float | None = None
+    watched: bool = True  # what concerns it is told to the simulation's `after`
     version: int = MAX_VERSION
     """The highest protocol version that it speaks."""
 
@@ -52,7 +54,7 @@ class Node:
         version = min(self.version, other.version)
         return PeerInfo(self.name, self.role, self.datacenter, self.incarnation, version)
 
-    @property
+    @cached_property
     def bulk(self) -> BulkCore | None:
         return cast(BulkCore, self.core) if hasattr(self.core, "next_chunk") else None
 
@@ -101,7 +103,7 @@ class Lane:
     source: Node
     target: Node
     sending: OutChunk | None = None
-    flying: deque[tuple[KvChunk, bytes]] = field(default_factory=deque)
+    flying: deque[tuple[KvChunk, bytearray]] = field(default_factory=deque)
     landing: tuple[KvChunk, memoryview | None] | None = None
     arrives: float = 0.0
     arrived: int = 0  # chunks whose first byte is here while another is being received

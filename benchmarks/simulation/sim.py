@@ -3,7 +3,7 @@
 A discrete-event loop. Each pair of nodes has a session with ordered control messages and, per direction,
 bulk lanes that pull chunks at a line's rate. Engine steps take virtual time. Nothing here knows what the
 messages mean (but a line's shares), so any `ControlCore` or `BulkCore` can be a node. `after(node)` runs
-after every event for each node it concerned: the place for invariants.
+after every event for each node it concerned and that is `watched`: the place for invariants.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.simulation.lanes import Lanes
 from benchmarks.simulation.nodes import EngineCore, Lane, Line, Link, Node
 from shared.engine.api import StepPlan, StepResult
 from shared.wire.messages import KvChunk, LineShare, Message, Role
-from shared.wire.port import Dial, Send, WakeBulk
+from shared.wire.port import Send, WakeBulk
 
 
 def _nothing(*_: object) -> None:
@@ -55,6 +55,7 @@ class Sim:
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.links: dict[frozenset[str], Link] = {}
+        self._routes: dict[tuple[str, str], Link] = {}  # the same by (from, to)
         self.dropped: Counter[str] = Counter()  # messages to nodes without a session, by type
         self.damage: Callable[[KvChunk, bytearray], None] = _nothing
         self.tamper: Callable[[Node, StepPlan, StepResult], StepResult] = _as_it_is
@@ -68,32 +69,35 @@ class Sim:
         self._lanes = lanes
         self._suspect_after = suspect_after
         self._lease = lease
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
 
     # --- the loop -------------------------------------------------------------------------------------------
 
-    def at(self, when: float, act: Callable[[], None]) -> None:
+    def at(self, when: float, act: Callable[..., None], *args: Any) -> None:
         """Do something at a time; things of one time happen in the order they were asked for."""
-        heapq.heappush(self._heap, (max(when, self.now), next(self._order), act))
+        now = self.now
+        heapq.heappush(self._heap, (max(now, when), next(self._order), act, args))
 
     def run(
-        self, until: float | None = None, *, stop: Callable[[], bool] = lambda: False, most: int = 1_000_000
+        self, until: float | None = None, *, stop: Callable[[], bool] | None = None, most: int = 1_000_000
     ) -> bool:
         """Process events up to a time, or until `stop()`. Whether it ended by `stop`.
 
         Raises RuntimeError after `most` events: something goes round in circles.
         """
+        heap = self._heap
         for _ in range(most):
-            if stop():
+            if stop is not None and stop():
                 return True
-            if not self._heap or (until is not None and self._heap[0][0] > until):
+            if not heap or (until is not None and heap[0][0] > until):
                 self.now = self.now if until is None else until
                 return False
-            self.now, _, act = heapq.heappop(self._heap)
-            act()
+            self.now, _, act, args = heapq.heappop(heap)
+            act(*args)
             self.events += 1
-            self._look()
+            if self._touched:
+                self._look()
         raise RuntimeError(f"{most} events and no end")
 
     def call(self, node: Node, act: Callable[[], Any]) -> Any:
@@ -112,24 +116,21 @@ class Sim:
         """Empty a core's outbox, start its engine, arm its timer."""
         if not node.alive:
             return
-        self._touched[node.name] = node
+        if node.watched:
+            self._touched[node.name] = node
         for instruction in node.core.take_outbox():
-            match instruction:
-                case Send(target, message, payload):
-                    self._send(node, target, message, payload)
-                case WakeBulk(target):
-                    self._wake(node, target)
-                case Dial(target):
-                    self._dial(node, target)
-        self._step(node)
-        self._arm(node)
-
-    def _arm(self, node: Node) -> None:
+            if isinstance(instruction, Send):
+                self._send(node, instruction.node, instruction.message, instruction.payload)
+            elif isinstance(instruction, WakeBulk):
+                self._wake(node, instruction.node)
+            else:
+                self._dial(node, instruction.node)
+        if node.stepping is None and node.engine is not None:
+            self._step(node)
         deadline = node.core.next_deadline()
-        if deadline is None or (node.armed is not None and node.armed <= deadline):
-            return
-        node.armed = deadline
-        self.at(deadline, lambda: self._timer(node, deadline))
+        if deadline is not None and (node.armed is None or deadline < node.armed):
+            node.armed = deadline
+            self.at(deadline, self._timer, node, deadline)
 
     def _timer(self, node: Node, deadline: float) -> None:
         if not node.alive or node.armed != deadline:
@@ -188,7 +189,7 @@ class Sim:
         ]
         link = Link((first, second), self.line_between(first, second), lanes)
         link.waiting = {a: deque(), b: deque()}
-        self.links[frozenset((a, b))] = link
+        self.links[frozenset((a, b))] = self._routes[a, b] = self._routes[b, a] = link
         for node in link.ends:
             node.core.on_session(self.now, link.other(node).met_by(node))
         for node in link.ends:
@@ -207,7 +208,7 @@ class Sim:
 
     def link(self, a: str, b: str) -> Link | None:
         """The live session of two nodes."""
-        link = self.links.get(frozenset((a, b)))
+        link = self._routes.get((a, b))
         return None if link is None or link.over else link
 
     def _dial(self, node: Node, target: str) -> None:
@@ -314,8 +315,7 @@ class Sim:
         delay = link.line.delay + self.random.random() * link.line.jitter
         when = max(link.arrives.get(target.name, 0.0), self.now + delay)
         link.arrives[target.name] = when
-        era = link.era
-        self.at(when, lambda: self._deliver(link, target, era))
+        self.at(when, self._deliver, link, target, link.era)
 
     def _deliver(self, link: Link, target: Node, era: int) -> None:
         if link.era != era or not target.alive:

@@ -58,8 +58,9 @@ class TimedRunner:
 
     def __init__(self, layout: KvLayout, blocks: int, costs: StepCosts) -> None:
         self._layout = layout
+        self._block_bytes = layout.block_bytes
         self._costs = costs
-        self._memory = memoryview(bytearray(blocks * layout.block_bytes))
+        self._memory = memoryview(bytearray(blocks * self._block_bytes))
 
     @property
     def layout(self) -> KvLayout:
@@ -73,7 +74,7 @@ class TimedRunner:
 
     def view(self, block: int) -> memoryview:
         """The bytes of one block, writable."""
-        size = self._layout.block_bytes
+        size = self._block_bytes
         return self._memory[block * size : (block + 1) * size]
 
     def landed(self, block: int) -> None:

@@ -158,8 +158,8 @@ class Engine:
         """
         if self._flying is not None:
             raise InvariantBroken("a step is planned while another runs")
-        running = self._running(now)
-        picked = self._scheduler.pick(running, self._fit)
+        running = self._running(now) if self._sequences else []
+        picked = self._scheduler.pick(running, self._fit) if running else []
         if not picked and not self._ended and not self._events:
             return None
         for sequence, _ in picked:
@@ -197,6 +197,8 @@ class Engine:
     def _running(self, now: float) -> list[Sequence]:
         running = [s for s in self._sequences.values() if s.phase is Phase.RUNNING]
         waiting = [s for s in self._sequences.values() if s.phase is Phase.WAITING]
+        if not waiting:
+            return running
         for sequence in self._scheduler.starts(len(running), waiting):
             sequence.turn(Turn.START)
             if sequence.added is not None:

@@ -250,6 +250,8 @@ class BlockPool:
         A mirror that first forgets everything where `cleared`, then adds `stored` and deletes `removed` (no
         hash is in both) holds exactly `hashes()`.
         """
+        if not (self._stored or self._removed or self._cleared):
+            return ([], [], False)
         events = (list(self._stored), list(self._removed), self._cleared)
         self._stored, self._removed, self._cleared = {}, {}, False
         return events

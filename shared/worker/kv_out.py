@@ -37,6 +37,9 @@ from shared.worker.worker_site import Site
 ENDED_KEPT = 1024
 """Tickets that are remembered after their end, so that a late Attach does not open them again."""
 
+BYTES_OUT = {cls: f"kv_bytes_out_{cls.name.lower()}_total" for cls in TransferClass}
+"""Counters by class: each chunk adds to one."""
+
 
 class KvOut:
     """All transfers out of this worker."""
@@ -225,7 +228,7 @@ class KvOut:
         self.queues.stir(transfer)
         self._watch(now, transfer, moved=False)
         self._site.count("kv_bytes_out_total", end - first)
-        self._site.count(f"kv_bytes_out_{transfer.cls.name.lower()}_total", end - first)
+        self._site.count(BYTES_OUT[transfer.cls], end - first)
         header = KvChunk(ticket, 0, 0, index, first, end - first, 0, xxhash.xxh3_64_intdigest(data))
         return OutChunk(header, data, self._key)
 

@@ -36,6 +36,8 @@ class Outbox:
 
     def take(self) -> list[Instruction]:
         """All instructions, rows first and wakes last, and forget them."""
+        if not (self._sends or self._wakes or self._rows):
+            return []
         taken: list[Instruction] = [
             Send(node, TokensOut(tuple(rows))) for node, rows in self._rows.items() if rows
         ]

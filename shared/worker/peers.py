@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shared.wire.messages import Role
 from shared.wire.port import PeerInfo
 
@@ -12,15 +14,22 @@ class Peers:
     def __init__(self) -> None:
         self._live: dict[str, PeerInfo] = {}
         self._suspect: set[str] = set()
+        self._routers: list[str] = []
 
     def opened(self, peer: PeerInfo) -> None:
         self._live[peer.node] = peer
         self._suspect.discard(peer.node)
+        self._count()
 
     def lost(self, node: str) -> PeerInfo | None:
         """Forget a session; who it was, None where there was none."""
         self._suspect.discard(node)
-        return self._live.pop(node, None)
+        gone = self._live.pop(node, None)
+        self._count()
+        return gone
+
+    def _count(self) -> None:
+        self._routers = [node for node, peer in self._live.items() if peer.role is Role.ROUTER]
 
     def suspected(self, node: str, suspect: bool) -> None:
         if suspect and node in self._live:
@@ -45,8 +54,9 @@ class Peers:
                 return node
         return None
 
-    def routers(self) -> list[str]:
-        return [node for node, peer in self._live.items() if peer.role is Role.ROUTER]
+    def routers(self) -> Sequence[str]:
+        """Nodes of routers, the first to come first. Asked for after every event: kept, not looked for."""
+        return self._routers
 
     def workers(self) -> list[str]:
         """Nodes that KV can be sent to or come from."""

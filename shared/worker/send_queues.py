@@ -6,6 +6,7 @@ Keeps the queues in step with the transfers; opens and ends none itself.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 from typing import NamedTuple
 
 from shared.policy.priority import CLASSES, SendQueue
@@ -36,6 +37,12 @@ class LineLoad(NamedTuple):
 
 NOTHING = LineLoad(0, 0, 0.0, (0,) * CLASSES)
 """A line that nothing waits for."""
+
+
+@cache
+def _sent_bytes(line: str, cls: int) -> str:
+    """The counter of what a class has sent over a line; each chunk adds to it."""
+    return f'line_sent_bytes_total{{line="{line}",class="{TransferClass(cls).name.lower()}"}}'
 
 
 class SendQueues:
@@ -88,8 +95,7 @@ class SendQueues:
         queue, line = self._queues[node], self._lines[node]
         queue.sent(ticket, size)
         self.sent[line] += size
-        cls = TransferClass(queue[ticket].cls).name.lower()
-        self._site.count(f'line_sent_bytes_total{{line="{line}",class="{cls}"}}', size)
+        self._site.count(_sent_bytes(line, queue[ticket].cls), size)
 
     def lines(self, now: float) -> dict[str, LineLoad]:
         """What waits for each line."""

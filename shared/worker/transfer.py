@@ -79,11 +79,12 @@ class Transfer:
     def acked_bytes(self) -> int:
         """Those of them that the receiver has verified."""
         if self._acked is None:
-            whole = sum(block < self.published for block in self._wanted)
+            published, wanted = self.published, self._wanted
+            whole = len([block for block in wanted if block < published])
             self._acked = whole * self._block_bytes + sum(
                 end - first
                 for block, spans in self._landed.items()
-                if block in self._wanted and block >= self.published
+                if block >= published and block in wanted
                 for first, end in spans
             )
         return self._acked
@@ -146,9 +147,11 @@ class Transfer:
             landed[block] = (*landed.get(block, ()), (first, end))
         self._landed = landed
         self._acked = None
-        for block in [block for block in self._todo if self.has_landed(block)]:
+        published, all_of_it = self.published, ((0, self._block_bytes),)
+        ahead = {block for block, spans in landed.items() if spans == all_of_it}
+        for block in [block for block in self._todo if block < published or block in ahead]:
             self.skip(block)
-        done = [block for block in sorted(self.held) if self.has_landed(block)]
+        done = sorted(block for block in self.held if block < published or block in ahead)
         return [self.held.pop(block) for block in done]
 
     def want(self, needs: Iterable[tuple[int, int]]) -> set[int]:
