@@ -128,17 +128,26 @@ class Cuts:
         known = main.have if main.state is LegState.FILLING else main.upto
         backlog = len(r.log) - known * r.pool.block_tokens
         self._orders.own(now, r, main)
+        self._mesh.count(f"cuts_{mode}_total")
+        self._made(now, r, main, reason)
+        if r.trace.cut_mode is CutMode.NONE and r.made:
+            r.trace.cut_mode, r.trace.cut_rounds, r.trace.cut_backlog = mode, r.rounds, backlog
+            r.trace.cut_reason = r.trace.cut_reason or reason
+
+    def begun(self, now: float, r: Request, main: Leg) -> None:
+        """Main decode draws already, under the term of its Admit."""
+        r.log.own(main.term)
+        self._begin(now, main)
+        self._made(now, r, main, "main decode alone, from its admission on")
+
+    def _made(self, now: float, r: Request, main: Leg, reason: str) -> None:
         r.owner = main
         r.move(Event.CUT)
         r.trace.cuts += 1
         r.trace.mark("cut", now)
         r.trace.enter(Stage.CUT, now)
-        if r.trace.cut_mode is CutMode.NONE and r.made:
-            r.trace.cut_mode, r.trace.cut_rounds, r.trace.cut_backlog = mode, r.rounds, backlog
-            r.trace.cut_reason = r.trace.cut_reason or reason
         r.trace.because(f"cut to {main.node}: {reason}")
         r.trace.nodes[str(Role.MAIN)] = main.node
-        self._mesh.count(f"cuts_{mode}_total")
         r.round_open = r.cut_due = False
         if r.singular:
             r.singular = False
@@ -192,11 +201,15 @@ class Cuts:
 
     def started(self, now: float, r: Request, relay: Leg) -> None:
         """A relay's first run came under the term of its Admit."""
-        relay.step(LegEvent.OWN)
-        relay.owns = relay.term
-        relay.armed = False
-        self._orders.engaged(now, relay)
+        self._begin(now, relay)
         self.relayed(now, r, relay)
+
+    def _begin(self, now: float, leg: Leg) -> None:
+        """A decoder draws that was not told to by a Feed."""
+        leg.step(LegEvent.OWN)
+        leg.owns = leg.term
+        leg.armed = False
+        self._orders.engaged(now, leg)
 
 
 def _moves_to(r: Request, node: str) -> bool:

@@ -82,7 +82,8 @@ class Inbound:
         r, leg = self._leg(node, message.rid, message.term)
         if r is None or leg is None:
             return
-        whole = not message.ticket
+        begun = message.alone and leg is r.main and leg.alone and r.owner is None
+        whole = not message.ticket and (not message.alone or message.have == message.upto)
         if not self._step(leg, LegEvent.ADMITTED_WHOLE if whole else LegEvent.ADMITTED):
             return
         leg.ticket, leg.incarnation = message.ticket, message.incarnation
@@ -99,6 +100,8 @@ class Inbound:
                 r.trace.mark("main_complete", now)
         if r.phase is Phase.CLOSING:
             self._endings.answered(now, r)
+        elif begun:
+            self._steering.begun(now, r, leg)
         self._advance(now, r)
 
     def refused(self, now: float, node: str, message: Refused) -> None:

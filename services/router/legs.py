@@ -86,6 +86,7 @@ class Leg:
     booked: str = ""  # node whose books hold that transfer's bytes
     source_tried: bool = False  # its present ticket was given to a sender: another one needs another ticket
     cls: TransferClass = TransferClass.UNCOVERED
+    alone: bool = False  # it was told to begin at once where it lacks little
     holds_rid: bool = (
         True  # False: it only sends blocks that it has anyway, and was never told of the request
     )

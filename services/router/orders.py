@@ -23,10 +23,22 @@ class Orders:
 
     # --- asking ---------------------------------------------------------------------------------------------
 
-    def admit(self, now: float, r: Request, role: Role, node: str, base: int, *, parked: bool = False) -> Leg:
-        """Ask a decoder to take the log's first `base` ids."""
-        leg = Leg(role, node, r.next_term(), base, now)
-        self._admit(now, r, leg, parked=parked)
+    def admit(
+        self,
+        now: float,
+        r: Request,
+        role: Role,
+        node: str,
+        base: int,
+        *,
+        parked: bool = False,
+        alone: int = 0,
+    ) -> Leg:
+        """Ask a decoder to take the log's first `base` ids, and to draw at once where it lacks no more than
+        `alone` of them.
+        """
+        leg = Leg(role, node, r.next_term(), base, now, alone=alone > 0)
+        self._admit(now, r, leg, parked=parked, alone=alone)
         return leg
 
     def readmit(self, now: float, r: Request, leg: Leg) -> None:
@@ -38,12 +50,12 @@ class Orders:
         leg.term = r.next_term()
         leg.asked_at = now
         leg.source = None
-        leg.source_tried = leg.armed = False
+        leg.source_tried = leg.armed = leg.alone = False
         leg.ticket = b""
         self._admit(now, r, leg, parked=r.singular)
         self._mesh.count("readmitted_total")
 
-    def _admit(self, now: float, r: Request, leg: Leg, *, parked: bool) -> None:
+    def _admit(self, now: float, r: Request, leg: Leg, *, parked: bool, alone: int = 0) -> None:
         r.legs[leg.term] = leg
         leg.fed = leg.base
         message = Admit(
@@ -56,6 +68,7 @@ class Orders:
             remaining_ms=_remaining(now, r),
             parked=parked,
             trace=r.spec.trace,
+            alone=alone,
         )
         self._mesh.send(leg.node, message, pack_ids(r.log.ids[: leg.base]))
         hashes = r.hashes(leg.base)

@@ -221,6 +221,7 @@ class Placement:
             load=main.load(),
             cost=2 * seconds + survey.decode_cost(main),
             ample=self._ample(survey, main, match),
+            alone=choice.alone,
         )
 
     def _obstacle(self, survey: Survey, main: Worker) -> Candidate | None:

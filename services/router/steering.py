@@ -218,7 +218,10 @@ class Steering:
         r.trace.candidates = [one.show() for one in (chosen, *plan.rejected)]
         r.planned = plan.pipeline
         r.singular = fresh and plan.pipeline is Pipeline.P_RLD
-        r.main = self._orders.admit(now, r, Role.MAIN, chosen.node, tokens, parked=r.singular)
+        # Alone, it begins without another word: it is told the whole log, and nobody else is to draw.
+        nobody = fresh and r.prefill is None and r.relay is None
+        alone = chosen.alone if nobody and tokens == len(r.log) else 0
+        r.main = self._orders.admit(now, r, Role.MAIN, chosen.node, tokens, parked=r.singular, alone=alone)
         r.trace.nodes[str(Role.MAIN)] = chosen.node
         if not fresh or plan.pipeline is Pipeline.MD or not chosen.ample or chosen.prefill is None:
             return
@@ -228,6 +231,13 @@ class Steering:
         self._sources.ask_prefill(now, r, worker)
         if plan.pipeline in (Pipeline.P_RLD_MD, Pipeline.P_RLD) and chosen.relay is not None:
             self._sources.ask_relay(now, r, chosen.relay, len(r.log))
+
+    def begun(self, now: float, r: Request, main: Leg) -> None:
+        """Main decode lacks so little that it draws already."""
+        lacking = len(r.log) - main.have * r.pool.block_tokens
+        r.settled = True
+        self._takes(r, Pipeline.MD, f"main decode lacks {lacking} tokens, and has begun")
+        self._cuts.begun(now, r, main)
 
     def _settle(self, now: float, r: Request) -> bool:
         """The pipeline is final once main decode has answered."""
@@ -259,11 +269,7 @@ class Steering:
             pipeline = Pipeline.P_MD
         if relaying and pipeline is not Pipeline.MD:
             pipeline = Pipeline.P_RLD_MD
-        r.pipeline = pipeline
-        r.trace.pipeline = str(pipeline)
-        r.trace.because(f"{pipeline}: {road.reason}")
-        r.singular = pipeline is Pipeline.P_RLD
-        self._mesh.count(f"pipeline_{pipeline}_total")
+        self._takes(r, pipeline, road.reason)
         if pipeline is Pipeline.MD:
             self._alone(r)
         elif pipeline is Pipeline.P_MD and r.relay is not None and r.relay is not r.owner:
@@ -276,6 +282,13 @@ class Steering:
                 self._sources.ask_prefill(now, r, prefill)
                 if r.relay is None and road.relay is not None and pipeline is not Pipeline.P_MD:
                     self._sources.ask_relay(now, r, road.relay, len(r.log))
+
+    def _takes(self, r: Request, pipeline: Pipeline, reason: str) -> None:
+        r.pipeline = pipeline
+        r.trace.pipeline = str(pipeline)
+        r.trace.because(f"{pipeline}: {reason}")
+        r.singular = pipeline is Pipeline.P_RLD
+        self._mesh.count(f"pipeline_{pipeline}_total")
 
     def _alone(self, r: Request) -> None:
         """Main decode alone: who was asked too early is let go."""

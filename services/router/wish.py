@@ -71,6 +71,7 @@ class Candidate:
     cost: float = 0.0
     ample: bool = False  # its last report leaves no doubt that it will admit
     wait: float = 0.0  # seconds by which the line is too slow
+    alone: int = 0  # of `MD`: lacking tokens up to which it begins at once
 
     def show(self) -> dict[str, Any]:
         """JSON-ready, for traces."""

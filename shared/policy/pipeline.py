@@ -43,6 +43,7 @@ class Choice:
     pipeline: Pipeline | None
     reason: str
     wait: float = 0.0
+    alone: int = 0  # of `MD`: lacking tokens up to which main decode need not ask
 
 
 def prefill_seconds(queued_tokens: float, uncached_tokens: float, rate: float) -> float:
@@ -74,7 +75,7 @@ def choose_pipeline(policy: RouterPolicy, roads: Roads, deadline: float) -> Choi
     limit = local_limit(policy, line_up=roads.line_up, prefill_possible=roads.prefill_possible)
     possible = roads.line_up and roads.prefill_possible
     if lacking <= limit and (roads.local_allowed or not possible):
-        return Choice(Pipeline.MD, f"main decode lacks {lacking} <= {limit} tokens")
+        return Choice(Pipeline.MD, f"main decode lacks {lacking} <= {limit} tokens", alone=limit)
     if not possible:
         what = "the line is down" if roads.prefill_possible else "no prefill worker"
         return Choice(None, f"{what}, and main decode lacks {lacking} > {limit} tokens")

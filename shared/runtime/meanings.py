@@ -64,6 +64,7 @@ MEANINGS: Mapping[str, str] = {
     "prefill_wasted_tokens_total": "Tokens computed for prefills that were given up before their first token",
     "tokens_total": "Tokens drawn by this decoder",
     "ownerships_total": "Times this decoder became the owner of a request",
+    "begun_alone_total": "Times it lacked so little of a prompt that it drew from its admission on",
     "local_extends_total": "Times it computed the missing rest itself rather than wait for a transfer",
     "failed_*_total": "Requests given up, by reason",
     "starved_total": "Sequences whose growth found no free block",

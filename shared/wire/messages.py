@@ -1,9 +1,7 @@
-"""Every message of the mesh, as frozen array-like Structs in one tagged union, and the codec for their
-headers.
+"""Every message of the mesh, as frozen array-like Structs in one tagged union, and their headers' codec.
 
-Long id lists, hashes and KV bytes are never msgpack: they are the frame's raw payload (`PAYLOAD` says of
-which kind). Fields are only ever added at the end, with defaults. Tags are never used twice. Times are
-*remaining* milliseconds, written when the frame meets the socket. Knows no sockets, clocks or engines.
+Id lists, hashes and KV are the frame's raw payload, never msgpack (`PAYLOAD`). Fields are only added at the
+end, with defaults; tags never used twice. Times are *remaining* ms. Knows no sockets, clocks or engines.
 """
 
 from __future__ import annotations
@@ -294,10 +292,11 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, tag=20):
     priority: int
     prompt_len: Nat
     sampling: Sampling
-    remaining_ms: Nat
+    remaining_ms: Nat  # as the frame meets the socket
     purpose: Purpose = Purpose.SERVE
     parked: bool = False  # singular: the ticket starts in class PARKED
     trace: str = ""
+    alone: Nat = 0  # main decode that has KV of all but so many ids draws at once, under this term
 
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True, tag=21):
@@ -309,6 +308,7 @@ class Admitted(msgspec.Struct, frozen=True, array_like=True, tag=21):
     upto: Nat  # full blocks of the ids
     last_hash: Bytes16  # chain hash of block upto - 1
     incarnation: Nat
+    alone: bool = False  # it draws, under Admit's term: nobody has to send to it, or to make it owner
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=22):

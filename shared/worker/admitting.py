@@ -94,6 +94,9 @@ class Admitting:
             self._carry_over(earlier, part)
         self._site.pool.promise(part.growth, need.growth)
         self._decoding.join(part)
+        if ask.alone and ask.lacks(need.have * self._site.block_tokens) <= ask.alone:
+            self._begin(now, part, need, blocks)
+            return
         if need.missing or need.expected:
             arrival = self._kv_in.open(
                 ask.rid, ask.router, ask.hashes, blocks, yields=yields, trace=ask.trace
@@ -104,6 +107,18 @@ class Admitting:
         self._answer(ask, need, b"")
         self._complete(ask)
         part.blocks = blocks
+        self._decoding.tell(now, part, Told.LANDED)
+
+    def _begin(self, now: float, part: Part, need: Need, blocks: list[int]) -> None:
+        """It lacks so little that it draws at once: blocks on their way under other tickets are not waited
+        for.
+        """
+        pool = self._site.pool
+        pool.promise(part.growth, min(need.missing + need.expected, max(0, pool.available)))
+        self._site.count("begun_alone_total")
+        self._answer(part.ask, need, b"", alone=True)
+        part.blocks = blocks
+        part.want, part.own_term = Do.OWN, part.ask.term
         self._decoding.tell(now, part, Told.LANDED)
 
     def _carry_over(self, earlier: Part, part: Part) -> None:
@@ -128,7 +143,7 @@ class Admitting:
         self._answer(ask, need, ticket)
         self._kv_in.align(now, ticket, len(ask.hashes))
 
-    def _answer(self, ask: Asked, need: Need, ticket: bytes) -> None:
+    def _answer(self, ask: Asked, need: Need, ticket: bytes, *, alone: bool = False) -> None:
         self._site.outbox.send(
             ask.router,
             Admitted(
@@ -140,6 +155,7 @@ class Admitting:
                 upto=len(ask.hashes),
                 last_hash=ask.hashes[-1] if ask.hashes else b"",
                 incarnation=self._site.incarnation,
+                alone=alone,
             ),
         )
 

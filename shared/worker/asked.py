@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from shared.engine.api import SamplingParams
 from shared.kv.hashing import chain_hashes, unpack_ids
-from shared.wire.messages import Admit, Prefill, Purpose, Rid, Sampling, TokenLogprob
+from shared.wire.messages import Admit, Prefill, Purpose, Rid, Role, Sampling, TokenLogprob
 from shared.worker.worker_site import Site
 
 
@@ -28,6 +28,11 @@ class Asked:
     trace: str
     deadline: float  # the worker's own backstop, seconds of the caller's clock
     scores: int = -1  # as a Prefill's
+    alone: int = 0  # as an Admit's
+
+    def lacks(self, tokens: int) -> int:
+        """Ids that nobody has KV of where that of the first `tokens` is there."""
+        return len(self.ids) - tokens
 
 
 class BadAsk(ValueError):
@@ -68,6 +73,7 @@ def read(site: Site, now: float, router: str, message: Admit | Prefill, payload:
         trace=message.trace,
         deadline=now + message.remaining_ms / 1e3 + site.policy.backstop,
         scores=message.scores if isinstance(message, Prefill) else -1,
+        alone=message.alone if isinstance(message, Admit) and site.role is Role.MAIN else 0,
     )
 
 

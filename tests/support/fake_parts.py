@@ -42,6 +42,7 @@ class Part:
     ticket: bytes
     whole: bool
     own_term: int = 0
+    alone: bool = False  # it draws from its admission on
     want: Do = Do.HOLD
     extend: int = 0  # term of an extend Feed not yet answered
     first: m.First | None = None

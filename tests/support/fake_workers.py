@@ -176,9 +176,8 @@ class FakeWorker:
         old = self.parts.pop(admit.rid, None)
         if old is not None:
             old.over = True
-            if (
-                old.own_term > old.term
-            ):  # one that began by First may be asked again: the router may not know yet
+            # One that began by First may be asked again: the router may not know yet.
+            if old.own_term > old.term or old.alone:
                 self.faults.append(f"{self.name}: {admit.rid} is asked again while it draws")
         if self.draining or self.net.rng.random() < self.refuse:
             reason = m.RefuseReason.DRAINING if self.draining else m.RefuseReason.NO_BLOCKS
@@ -192,16 +191,23 @@ class FakeWorker:
         have = 0
         while have < len(hashes) and hashes[have] in self.cache:
             have += 1
-        whole = have == len(hashes)
+        alone = 0 < len(ids) - have * BLOCK <= admit.alone and self.role is Role.MAIN
+        whole = have == len(hashes) or alone
         self._ticket += 1
         ticket = b"" if whole else zlib.crc32(self.name.encode()).to_bytes(4, "big") + self._number()
         part = Part(admit.rid, admit.term, ids, hashes, admit.sampling, ticket, whole)
+        if alone:
+            part.alone, part.own_term = True, admit.term
         self.parts[admit.rid] = part
         last = hashes[-1] if hashes else b""
-        admitted = m.Admitted(admit.rid, admit.term, ticket, have, 0, len(hashes), last, self.incarnation)
+        admitted = m.Admitted(
+            admit.rid, admit.term, ticket, have, 0, len(hashes), last, self.incarnation, alone
+        )
         self.tickets[ticket] = (admit.rid, admitted)
         self.net.to_router(self, admitted)
-        if whole:
+        if alone:
+            self._own(part)
+        elif whole:
             self.net.to_router(self, m.Have(b"", admit.rid, len(hashes), complete=True))
         self._maybe_fail(part.rid, part.term, lambda: part.ticket, lambda: not part.over)
 
@@ -265,7 +271,7 @@ class FakeWorker:
         if overlap != ids[: len(overlap)]:
             self.faults.append(f"{self.name}: fed ids of {part.rid} at {feed.start} differ from those known")
         if part.own_term and feed.start + len(ids) > len(part.ids):
-            if part.own_term > part.term:
+            if part.own_term > part.term or part.alone:
                 self.faults.append(f"{self.name}: the owner of {part.rid} was fed ids that it has not sent")
             self._give_up(part)  # First overtook a Feed: it began where the log had gone on
             return

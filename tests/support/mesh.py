@@ -200,6 +200,7 @@ class Bench:
         remaining: float = 600.0,
         purpose: m.Purpose = m.Purpose.SERVE,
         parked: bool = False,
+        alone: int = 0,
     ) -> None:
         message = m.Admit(
             rid=rid,
@@ -211,6 +212,7 @@ class Bench:
             remaining_ms=int(1e3 * remaining),
             purpose=purpose,
             parked=parked,
+            alone=alone,
         )
         self.send(node, message, pack_ids(ids))
 

@@ -166,7 +166,10 @@ class WildRouter:
     def _admit(self, wish: Wish, leg: Leg | None, *, parked: bool = False) -> None:
         if leg is None:
             return
-        message = m.Admit(term=leg.term, parked=parked, **self._fields(wish))
+        alone = 0
+        if wish.pipeline == "MD" and leg.base == len(wish.log):
+            alone = self._rng.choice((0, 8, 1000))
+        message = m.Admit(term=leg.term, parked=parked, alone=alone, **self._fields(wish))
         leg.admitted, leg.attached, leg.complete, leg.sender = None, False, False, None
         self._send(leg.node, message, pack_ids(wish.log[: leg.base]))
 
@@ -410,6 +413,8 @@ class WildRouter:
         leg.admitted = message
         if not message.ticket:
             leg.complete = True
+        if message.alone:
+            wish.term, wish.owner = leg.term, node
         if wish.pipeline != "MD" and (message.ticket or leg is wish.relay):
             if self._rng.random() < 0.5:
                 self._attach(wish, leg)

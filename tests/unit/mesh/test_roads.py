@@ -58,6 +58,21 @@ def test_each_pipeline_answers_and_leaves_nothing(pipeline: str) -> None:
         assert mesh.dropped() == 0
 
 
+@pytest.mark.parametrize("old", [(), ("md1",)], ids=["new", "main decode of the version before"])
+def test_main_decode_alone_begins_with_its_admission(old: tuple[str, ...]) -> None:
+    mesh = road("MD", delay=0.5, old=old)
+    asked = mesh.sim.now
+    client = mesh.submit(prompt(82), 20)
+    mesh.until_ids(client, 1)
+    trips = 2 if old else 1
+    assert trips <= mesh.sim.now - asked < trips + 0.5
+    assert len(mesh.watch.of(m.Feed, client.rid)) == len(old)
+    mesh.finish()
+    assert owners(client) == {m.Role.MAIN: 20}
+    mesh.settle()
+    assert mesh.check_prompts() == 0
+
+
 @pytest.mark.parametrize("pipeline", ROADS)
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 39, 40, 41])
 @pytest.mark.parametrize("max_tokens", [1, 2, 30])

@@ -84,8 +84,31 @@ def test_a_full_hit_is_main_decodes_alone_and_no_prefill_hears_of_it(make_mesh: 
     assert set(client.owners) == {Role.MAIN}
     assert not mesh.said(m.Prefill)
     assert not mesh.said(m.Attach)
-    feeds = mesh.said(m.Feed)
-    assert [feed.do for feed in feeds] == [m.Do.OWN]
+    assert not mesh.said(m.Feed), "it begins with its admission"
+
+
+def test_main_decode_that_lacks_more_than_the_index_knew_does_not_begin_alone(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh()
+    serve(mesh, PROMPT, 20)
+    mesh.run(mesh.now + 1)
+    mesh.sent.clear()
+    mesh.workers["m0"].cache.clear()  # the router has not heard of it yet
+    client, done = serve(mesh, PROMPT, 20)
+    assert client.ids == answer(PROMPT, client.sampling)
+    assert [admit.alone for admit in mesh.said(m.Admit, "m0")] == [8]
+    assert done.trace["pipeline"] in (Pipeline.P_MD, Pipeline.P_RLD_MD)
+    assert client.owners[0] is Role.PREFILL
+
+
+def test_who_was_not_asked_to_begin_is_no_owner_for_saying_so(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh()
+    rid = mesh.submit(PROMPT, 20)
+    client, m0 = mesh.clients[rid], mesh.workers["m0"]
+    assert [admit.alone for admit in mesh.said(m.Admit, "m0")] == [0]
+    mesh.core.on_message(mesh.now, "m0", m.Admitted(rid, 1, b"", 0, 0, 25, b"", m0.incarnation, True), b"")
+    mesh.core.on_message(mesh.now, "m0", m.TokensOut((m.TokenRow(rid, 1, len(PROMPT), (7,)),)), b"")
+    assert client.ids == []
+    assert mesh.core.requests[rid].owner is None
 
 
 def test_without_a_relay_the_first_id_waits_for_main_decode(make_mesh: MakeMesh) -> None:

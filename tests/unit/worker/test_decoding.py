@@ -9,7 +9,7 @@ from shared.kv.hashing import pack_ids
 from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
 from shared.worker.asked import params_of
-from tests.support.mesh import VOCAB, Bench, greedy, hashes_of, worker_node
+from tests.support.mesh import BLOCK_TOKENS, VOCAB, Bench, greedy, hashes_of, worker_node
 
 IDS = list(range(50, 73))
 
@@ -186,6 +186,40 @@ def test_named_owner_of_a_transfer_that_stands_still_it_computes_the_rest() -> N
     bench.until(m.Finished, "d")
     assert bench.output(rid, 23, "d") == log[1:]
     assert bench["d"].worker.counters["local_extends_total"] == 1
+
+
+@pytest.mark.parametrize(("more", "begins"), [(0, True), (1, False)])
+def test_who_lacks_no_more_than_it_was_told_begins_with_its_admission(more: int, begins: bool) -> None:
+    bench = decoder()
+    sampling = greedy(60)
+    first = ready(bench, sampling)
+    bench.send("d", m.Release(first, 9))
+    have = len(IDS) // BLOCK_TOKENS * BLOCK_TOKENS
+    ids = [*IDS[:have], *range(10, 20 + more)]
+    rid = bench.rid(2)
+    bench.admit("d", rid, ids, sampling, alone=10)
+    admitted = bench.until(m.Admitted, nth=2)
+    assert (admitted.alone, bool(admitted.ticket)) == (begins, not begins)
+    if begins:
+        done = bench.until(m.Finished, "d")
+        assert done.term == 2, "its Admit's"
+        assert bench.output(rid, len(ids), "d") == expected(sampling, ids)
+        bench.send("d", m.Release(rid, 9))
+    else:
+        bench.run(1.0)
+        assert bench.rows(rid, "d") == []
+
+
+@pytest.mark.parametrize("role", [m.Role.MAIN, m.Role.RELAY])
+def test_nobody_begins_who_was_not_told_to(role: m.Role) -> None:
+    bench = decoder(role)
+    ids = IDS[: len(IDS) // BLOCK_TOKENS * BLOCK_TOKENS]
+    sampling = greedy(60)
+    bench.send("d", m.Release(ready(bench, sampling, ids), 9))
+    bench.admit("d", bench.rid(2), ids, sampling, alone=100 if role is m.Role.RELAY else 0)
+    assert not bench.until(m.Admitted, nth=2).alone
+    bench.run(1.0)
+    assert bench.rows(bench.rid(2), "d") == []
 
 
 def test_resume_repeats_own_ids_and_the_end() -> None:
