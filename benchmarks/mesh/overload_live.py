@@ -33,7 +33,7 @@ SHAPE = Shape(
     rtt_ms=20.0,
     synthetic={"step_ms": 20.0, "prefill_tokens_per_second": 1500.0},
     worker={"max_running": 8},
-    router={"md_local_tokens": 16},
+    router={"md_local_tokens": 16, "md_local_busy": 1.0},
 )
 PROMPT, OUTPUT = 200, 30
 OFFERS = (0.5, 1.0, 4.0)

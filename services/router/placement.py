@@ -119,7 +119,28 @@ class Placement:
         if not roads:
             roads = [self._without_prefill(survey, main, match)]
         best = _best([road for road in roads if road.pipeline is not None] or roads)
-        return self._queued(survey, best) if best.pipeline is not None else best
+        if best.pipeline is None:
+            return best
+        return self._sooner_alone(survey, main, match, best) or self._queued(survey, best)
+
+    def _sooner_alone(self, survey: Survey, main: Worker, match: Match, road: Candidate) -> Candidate | None:
+        """Main decode alone, where the way over a busy prefill takes more than twice as long. Twice, because
+        its steps are longer meanwhile for all that decode there.
+        """
+        prefill = None if road.prefill is None else self._fleet.get(road.prefill)
+        lacking = survey.lacking(match)
+        most = self._policy.md_local_busy * self._policy.md_local_tokens
+        if prefill is None or not survey.wish.local_allowed or lacking > most:
+            return None
+        seconds, rtt = survey.local(main, match), self._fleet.rtt(main.node)
+        if road.pipeline is Pipeline.P_MD or road.t_relay is None:
+            other = max(road.t_prefill, survey.line_wait(prefill, main, match)) + rtt
+        else:
+            other = road.t_relay
+        if rtt + 2 * seconds + self._policy.relay_margin >= other:
+            return None
+        why = f"main decode alone in {rtt + seconds:.3f} s, {other:.3f} by way of {road.prefill}"
+        return self._alone(survey, main, match, Choice(Pipeline.MD, why, alone=lacking))
 
     def _queued(self, survey: Survey, road: Candidate) -> Candidate:
         """The road, unless its prefill has enough to do: waiting for that one is then better than having

@@ -116,10 +116,14 @@ class WorkerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class RouterPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Placement and admission at the router: [policy.router]."""
 
-    md_local_tokens: int = 256
-    """A request whose tokens missing at MD are at most this many is extended by MD itself."""
+    md_local_tokens: int = 128
+    """A request whose tokens missing at MD are at most this many is extended by MD itself: what one step has
+    room for beside its decodes."""
     md_local_tokens_line_down: int = 4096
     """The same while the line or all P are down."""
+    md_local_busy: float = 16.0
+    """Multiple of `md_local_tokens` up to which MD does so where the way over prefill takes more than twice
+    the time."""
     relay: bool = True
     """Whether relays are used at all."""
     relay_margin: float = 0.05

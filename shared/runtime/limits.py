@@ -152,6 +152,7 @@ _MAY_BE_ZERO: Mapping[type[msgspec.Struct], frozenset[str]] = {
         {
             "md_local_tokens",
             "md_local_tokens_line_down",
+            "md_local_busy",
             "relay_margin",
             "max_line_wait",
             "catch_up_backlog",

@@ -45,6 +45,7 @@ min_chunk = 2048
 max_chunk = 3072
 [policy.router]
 md_local_tokens = 64
+md_local_busy = 1.0
 relay_margin = 0.0
 catch_up_backlog = 16
 singular_min_uncached = 512
@@ -59,6 +60,7 @@ block_tokens = 32
 max_context = 1024
 [policy.router]
 md_local_tokens = 32
+md_local_busy = 1.0
 relay_margin = 0.0
 catch_up_backlog = 8
 singular_min_uncached = 96

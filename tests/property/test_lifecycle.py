@@ -91,6 +91,7 @@ def run(seed: int, requests: int, faults: int, **worker: float) -> Story:
     policy = RouterPolicy(
         md_local_tokens=rng.choice((0, 8, 40)),
         md_local_tokens_line_down=rng.choice((8, 4096)),
+        md_local_busy=rng.choice((1.0, 16.0)),
         singular_min_uncached=40,
         catch_up_backlog=rng.choice((1, 4, 64)),
         catch_up_rounds=rng.choice((1, 2)),

@@ -23,6 +23,7 @@ ROADS: dict[str, tuple[str, dict[str, Any]]] = {
 
 MIXED: dict[str, Any] = {
     "md_local_tokens": 24,
+    "md_local_busy": 1.0,
     "relay_margin": 0.0,
     "catch_up_backlog": 4,
     "singular_min_uncached": 64,

@@ -26,7 +26,8 @@ class Numbers:
     """Workers by name: p* prefill in datacenter a, r* relay in a, m* main decode in b."""
 
     def __init__(self, *names: str, rate: float = 25e6, now: float = 100.0, **policy: Any) -> None:
-        self.policy = RouterPolicy(**{"max_prefill_wait": 60.0, **policy})
+        settings = {"max_prefill_wait": 60.0, "md_local_tokens": 256, "md_local_busy": 1.0, **policy}
+        self.policy = RouterPolicy(**settings)
         self.worker_policy = WorkerPolicy()
         self.now = now
         self.line = Line("wan", ("a", "b"), rate, 0.04)

@@ -84,6 +84,7 @@ class Weather:
             router=msgspec.structs.replace(
                 ROUTER,
                 md_local_tokens=rng.choice((0, 8, 24)),
+                md_local_busy=rng.choice((1.0, 4.0)),
                 catch_up_backlog=rng.choice((0, 4, 64)),
                 catch_up_rounds=rng.choice((0, 1, 2)),
                 relay=rng.random() < 0.9,

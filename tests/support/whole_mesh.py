@@ -45,6 +45,7 @@ WORKER = WorkerPolicy(
 ROUTER = RouterPolicy(
     md_local_tokens=8,
     md_local_tokens_line_down=64,
+    md_local_busy=1.0,
     relay_margin=0.02,
     catch_up_backlog=4,
     singular_min_uncached=32,

@@ -42,6 +42,7 @@ step_ms = 12
 admin_key_file = "{key}"
 [policy.router]
 md_local_tokens = 48
+md_local_busy = 1.0
 [[datacenters]]
 name = "a"
 [[datacenters]]

@@ -10,6 +10,7 @@ from tests.support.fake_mesh import FakeMesh, roles
 
 POLICY: dict[str, Any] = {
     "md_local_tokens": 8,
+    "md_local_busy": 1.0,
     "singular_min_uncached": 40,
     "singular_max_output": 8,
 }

@@ -1,6 +1,7 @@
 """Placement: overlap where it helps, load where it does not, and a reason for everything."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -387,3 +388,65 @@ def test_the_local_limit_counts_the_tail_of_the_prompt() -> None:
     assert plan(numbers, numbers.wish(chain, tail=BLOCK - 1)).pipeline is Pipeline.MD
     assert plan(numbers, numbers.wish(chain, tail=BLOCK)).pipeline is Pipeline.MD
     assert plan(numbers, numbers.wish(chain, tail=BLOCK + 1)).pipeline is Pipeline.P_MD
+
+
+def busy(
+    queued: int, lacking: int = 10, *names: str, rate: float = 25e9, **policy: float
+) -> tuple[Numbers, Wish]:
+    """Prefills with so much queued hold all of a prompt, main decode lacks so many blocks of it."""
+    settings = {"md_local_tokens": 64, "md_local_busy": 8.0, **policy}
+    numbers = Numbers("p1", "p2", "m1", *names, rate=rate, **settings)
+    chain = numbers.chain(1000)
+    for prefill in ("p1", "p2"):
+        numbers.hold(prefill, chain)
+        numbers.report(prefill, queued_tokens=queued)
+    numbers.hold("m1", chain[: 1000 - lacking])
+    return numbers, numbers.wish(chain, tail=0)
+
+
+@pytest.mark.parametrize("relays", [(), ("r1",)])
+def test_main_decode_extends_over_more_while_prefill_is_busy(relays: tuple[str, ...]) -> None:
+    numbers, wish = busy(50_000, 10, *relays)
+    found = plan(numbers, wish)
+    assert found.pipeline is Pipeline.MD
+    assert "by way of p" in found.reason
+    assert found.chosen.alone == 320, "it begins at once only if it has what the index says"
+    numbers.report("p2")
+    assert plan(numbers, wish).pipeline is not Pipeline.MD, "one of them is idle"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "policy"),
+    [(17, {}), (10, {"md_local_busy": 1.0}), (10, {"md_local_busy": 0.0})],
+    ids=["too much", "never more than in quiet times", "off"],
+)
+def test_main_decode_does_not_extend_over_what_is_too_much_for_it(
+    lacking: int, policy: dict[str, float]
+) -> None:
+    numbers, wish = busy(50_000, lacking, **policy)
+    assert plan(numbers, wish).pipeline is Pipeline.P_MD
+
+
+def test_main_decode_extends_over_more_where_the_line_is_slow() -> None:
+    numbers, wish = busy(0)
+    assert plan(numbers, wish).pipeline is Pipeline.P_MD
+    numbers, wish = busy(0, rate=25e6)
+    assert plan(numbers, wish).pipeline is Pipeline.MD
+
+
+def test_a_busy_main_decode_is_no_way_round_a_busy_prefill() -> None:
+    numbers, wish = busy(50_000)
+    numbers.report("m1", queued_tokens=30_000)
+    assert plan(numbers, wish).pipeline is Pipeline.P_MD
+
+
+def test_who_is_to_be_prefilled_waits_for_a_busy_prefill() -> None:
+    numbers, wish = busy(50_000)
+    assert plan(numbers, replace(wish, local_allowed=False)).pipeline is Pipeline.P_MD
+
+
+def test_main_decode_alone_does_not_wait_for_room_at_prefill() -> None:
+    numbers, wish = busy(50_000, max_prefill_wait=1.0)
+    assert plan(numbers, wish).pipeline is Pipeline.MD
+    numbers, wish = busy(50_000, 17, max_prefill_wait=1.0)
+    assert no_road(numbers, wish).obstacle is Obstacle.FULL
