@@ -15,12 +15,15 @@ from typing import Protocol
 from shared.policy.bursts import EVERY, Burst
 from shared.policy.compression import Mode, WireGain
 from shared.policy.config import LinePolicy, LinkPolicy
+from shared.policy.flight import Patience
 from shared.policy.flow import UNLIMITED, LineEstimate, TokenBucket, chunk_size
 from shared.policy.line_share import ShareHeld
 from shared.transport.tcp import TcpInfo
 
 _TURN_BYTES = 8 << 20
 """Sent in one go at most, then the loop gets its turn."""
+_LOOK = 0.002
+"""Seconds until a sender whose bytes are late is looked at again."""
 _MOST_INTERVAL = 0.5
 """Seconds of one sample at most, or four round trips: a longer one had pauses in it."""
 
@@ -69,6 +72,9 @@ class Sender(Protocol):
     def blocked(self) -> bool:
         """Whether chunks wait for a socket."""
 
+    def held(self) -> bool:
+        """Whether a socket would take more, and waits for acknowledgements that are late."""
+
     def infos(self) -> list[TcpInfo]:
         """The kernel's view of its bulk connections."""
 
@@ -94,6 +100,7 @@ class Line:
         self._policy = policy
         self._link = link
         self._clock = clock
+        self._patience = Patience()
         self._estimate = LineEstimate(policy.estimate_window, spec.rate if spec else 0.0)
         self._gain = WireGain()
         self.carried = self._gain.sent
@@ -101,6 +108,7 @@ class Line:
         self._bucket = TokenBucket()
         self._senders: list[Sender] = []
         self._hungry: deque[Sender] = deque()
+        self._held: list[Sender] = []  # looked at again soon: no socket tells when bytes are acknowledged
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
         self._rtt = spec.rtt if spec else 0.0
         self._unsent = self.chunk_limit()
@@ -122,6 +130,8 @@ class Line:
         self._senders.remove(sender)
         if sender in self._hungry:
             self._hungry.remove(sender)
+        if sender in self._held:
+            self._held.remove(sender)
 
     def wake(self, sender: Sender) -> None:
         """This destination may have something to send, or room to send it."""
@@ -155,6 +165,9 @@ class Line:
             for sender in self._senders:
                 sender.keep_unsent(limit)
         self._bucket.set_rate(now, self._allowed(now))
+        for sender in self._held:
+            self.wake(sender)
+        self._held.clear()
         if self._hungry and self._busy_since is None:
             self._begin_burst(now)
         while self._hungry:
@@ -169,6 +182,10 @@ class Line:
                 left -= size
                 self._bucket.spend(now, size)
                 self._hungry.append(sender)
+            elif sender.held():
+                self._held.append(sender)
+        if self._held:
+            self._later(_LOOK)
         self._note_backlog(now)
 
     def _free_turn(self, now: float) -> None:
@@ -205,6 +222,11 @@ class Line:
             self.name, self._estimate.rate, self._rtt, self._share(now), backlog, self._gain.value
         )
 
+    @property
+    def patience(self) -> float:
+        """Seconds after which bytes that a connection was given are late; inf: nobody can say."""
+        return self._patience.value
+
     # --- estimate ---
 
     def heard_rtt(self, rtt: float) -> None:
@@ -228,6 +250,10 @@ class Line:
         if counted and self._busy_since is not None and self._busy_since <= now - span and infos:
             rtt = sum(info.rtt for info in infos) / len(infos)
             gap = self.chunk_limit() / self._estimate.rate if self._estimate.rate else 0.0
+            if self.spec is not None:
+                own = (2 + len(infos)) * gap  # a chunk of each may be late, and two are not looked at yet
+                least = min(info.least_rtt for info in infos)
+                self._patience.sample(min(info.rtt for info in infos), least, own)
             self._estimate.sample(now, delivered / span, rtt=rtt, lost=lost, limited=limited, gap=gap)
             self._burst = None
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from shared.errors import InvariantBroken
 from shared.policy.config import LinkPolicy
+from shared.policy.flow import UNLIMITED
 from shared.transport.ahead import Ahead
 from shared.transport.compression import AS_IS
 from shared.transport.line import Line
@@ -76,6 +77,7 @@ class Peer:
         self._ping = False
         self._turn = 0
         self._refused = False  # the source had chunks and no socket wanted them
+        self._late = False  # one would have, but its bytes are late
         self._progress: dict[int, tuple[int, float]] = {}  # bulk connection -> (delivered, since)
         line.join(self)
 
@@ -176,7 +178,7 @@ class Peer:
         """One chunk into the next bulk connection that wants bytes; the bytes written."""
         if self._source is None:
             return 0
-        stream = self._writable()
+        stream = self._writable(now)
         self._refused = stream is None and bool(self.bulk)
         if stream is None:
             return 0
@@ -191,6 +193,8 @@ class Peer:
         self._turn += 1
         size = len(chunk.data)
         head = chunk_head(encode(chunk.header), size)
+        if self.line.spec is not None:
+            stream.flight.gave(now, len(head) + size)
         self._counters["chunk_bytes_out"] += size
         self.line.carried(chunk.header.length, size)
         stream.write_chunk(head, chunk.data, partial(self._source.chunk_written, self.node, chunk.key))
@@ -213,7 +217,10 @@ class Peer:
             self._ahead.gauge.other_side(rate)
 
     def blocked(self) -> bool:
-        return self._refused and self._writable() is None
+        return self._refused and (self._late or not any(stream.wants_bytes for stream in self.bulk.values()))
+
+    def held(self) -> bool:
+        return self._refused and self._late
 
     def infos(self) -> list[TcpInfo]:
         return [info for stream in self.bulk.values() if (info := stream.info()) is not None]
@@ -270,12 +277,27 @@ class Peer:
         if self._ahead is not None and not len(self._ahead):
             self._ahead.gauge.idle()
 
-    def _writable(self) -> Stream | None:
+    def _writable(self, now: float) -> Stream | None:
+        self._late = False
+        patience = self.line.patience
         streams = list(self.bulk.values())
-        if len(streams) == 1:
+        if len(streams) == 1 and patience == UNLIMITED:
             return streams[0] if streams[0].wants_bytes else None
         for step in range(len(streams)):
             stream = streams[(self._turn + step) % len(streams)]
-            if stream.wants_bytes:
+            if not stream.wants_bytes:
+                continue
+            if patience == UNLIMITED or not self._is_late(stream, now, patience):
                 return stream
+            self._late = True
         return None
+
+    def _is_late(self, stream: Stream, now: float, patience: float) -> bool:
+        """Whether a connection is to be given no more for the moment. What is only behind something lost has
+        arrived."""
+        most, flight = min(self.line.chunk_limit(), self.max_chunk), stream.flight
+        flight.seen(now, stream.outstanding())
+        if not flight.late(now, patience, most) or (info := stream.info()) is None:
+            return False
+        flight.seen(now, stream.outstanding() - info.apart)
+        return flight.late(now, patience, most)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Protocol, cast
 
 from shared.errors import Remote
+from shared.policy.flight import Flight
 from shared.transport.direct import DirectReads
 from shared.transport.security import names_of
 from shared.wire.connection import Connection
@@ -54,6 +55,7 @@ class TcpInfo:
     delivered: int  # bytes that the other side has, ever: acknowledged, or selectively so
     unsent: int  # bytes that the kernel has not sent yet
     sent: int = 0  # bytes that have left, ever, each counted once
+    apart: int = 0  # bytes of the delivered ones behind others that the other side still lacks
 
 
 class StreamOwner(Protocol):
@@ -93,6 +95,7 @@ class Stream(asyncio.BufferedProtocol):
         self.failure: Remote | None = None
         """Why this side, or the other, refused or broke the connection, where one of them did."""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.flight = Flight()
         self.over = False
         """No event of this stream counts any more, though its socket may still be closing."""
         self._owner = owner
@@ -289,7 +292,7 @@ class Stream(asyncio.BufferedProtocol):
         if len(raw) >= _TCP_INFO_NEWER_BYTES:
             ever, again = struct.unpack_from("<QQ", raw, _SENT_AT)
             sent = ever - again
-        return TcpInfo(rtt / 1e6, least / 1e6, retransmits, delivered, unsent, sent)
+        return TcpInfo(rtt / 1e6, least / 1e6, retransmits, delivered, unsent, sent, sacked)
 
     # --- inside ---
 

@@ -48,6 +48,9 @@ class Destination:
     def blocked(self) -> bool:
         return self.full and self.left > 0
 
+    def held(self) -> bool:
+        return False
+
     def infos(self) -> list[TcpInfo]:
         return [TcpInfo(0.02, 0.02, 0, self.acked, int(self.full))]
 
