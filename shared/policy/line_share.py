@@ -1,10 +1,10 @@
 """One line, many senders: reports in, rates out that sum to the line's cap (pure).
 
 Each sender alone would serve its own oldest and shortest transfers; the line as a whole should serve *the*
-oldest and *the* shortest. So the sender with the oldest transfer gets half of what is dealt, and is to spend
-it on that one; the other half goes to the shortest transfers wherever they are, and is to be spent on those.
-A small part goes evenly to all senders that have something to send: their transfers below one BDP per sender
-pass without waiting for a turn.
+oldest and *the* shortest. So the sender with the oldest transfer gets half of the line, and is to spend it on
+that one; the other half goes to the shortest transfers wherever they are, and is to be spent on those. A
+small part of that half goes evenly to all senders that have something to send: their transfers below one BDP
+per sender pass without waiting for a turn.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def shares(
     for node in waiting:
         deal.give(deal.shortest, node, cap * EVEN_PART / len(waiting))
     oldest = min(waiting, key=lambda node: (-waiting[node].oldest_age, node))
-    deal.give(deal.oldest, oldest, deal.left * oldest_share)
+    deal.give(deal.oldest, oldest, min(deal.left, cap * oldest_share))
     for node in sorted(waiting, key=lambda node: (waiting[node].smallest, node)):
         deal.give(deal.shortest, node, _over(waiting[node].smallest, horizon))
     most = sorted(waiting, key=lambda node: (-waiting[node].unsent, node))

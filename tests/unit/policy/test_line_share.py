@@ -28,7 +28,8 @@ def test_half_to_the_oldest_half_to_the_shortest_a_little_to_all() -> None:
     rates = rates_of(dealt)
     assert set(rates) == {"a", "b", "c"}
     assert sum(rates.values()) == pytest.approx(CAP)
-    assert rates["a"] == pytest.approx(rates["b"])
+    assert dealt["a"].oldest == pytest.approx(CAP / 2)
+    assert rates["b"] == pytest.approx(CAP * (0.4 + 0.1 / 3))
     assert rates["c"] == pytest.approx(CAP * 0.1 / 3)
 
 
@@ -36,9 +37,17 @@ def test_who_has_the_oldest_serves_the_oldest_and_the_others_their_shortest() ->
     """Else half of what is dealt to the shortest of all would go to whatever is oldest at its sender."""
     reports = {"a": SenderReport(10_000_000, 5_000_000, 9.0), "b": SenderReport(9_000_000, 100_000, 3.0)}
     dealt = shares(CAP, reports)
-    assert dealt["a"].oldest == pytest.approx(0.45 * CAP)
-    assert dealt["a"].oldest_part == pytest.approx(0.9)
+    assert dealt["a"].oldest == pytest.approx(0.5 * CAP)
+    assert dealt["a"].oldest_part == pytest.approx(0.5 / 0.55)
     assert (dealt["b"].oldest, dealt["b"].oldest_part) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("senders", [2, 16, 1000])
+def test_what_is_dealt_evenly_is_not_taken_from_the_oldest(senders: int) -> None:
+    """Else the largest transfers would take longer, the more senders there are."""
+    reports = {f"n{at}": SenderReport(10**9, 10**8, float(at)) for at in range(senders)}
+    dealt = shares(CAP, reports)
+    assert sum(share.oldest for share in dealt.values()) == pytest.approx(CAP / 2)
 
 
 def test_one_sender_gets_all() -> None:

@@ -37,8 +37,9 @@ def test_half_of_a_line_goes_to_the_shortest_transfer_and_half_to_the_oldest() -
     waits(numbers, "p3", 60_000_000, 60_000_000, 20)
     rates = dealt(numbers)
     assert sum(rates.values()) == pytest.approx(100e6)
-    assert rates["p1"] == pytest.approx(rates["p2"], rel=0.05)
-    assert rates["p3"] < 0.1 * rates["p2"]
+    assert rates["p1"] == pytest.approx(100e6 * (0.5 + 0.1 / 3))
+    assert rates["p2"] == pytest.approx(100e6 * (0.4 + 0.1 / 3))
+    assert rates["p3"] == pytest.approx(100e6 * 0.1 / 3)
 
 
 def test_a_sender_with_nothing_to_send_now_is_not_the_one_with_the_shortest() -> None:
