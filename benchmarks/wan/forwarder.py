@@ -55,7 +55,7 @@ class Forwarder:
             heapq.heappush(self._script, (now + at + seconds, 2 * order + 1, "heal"))
 
     def run(self) -> None:
-        with selectors.DefaultSelector() as selector:
+        with selectors.SelectSelector() as selector:  # epoll rounds up to milliseconds
             for at, device in enumerate(self._devices):
                 os.set_blocking(device, False)
                 selector.register(device, selectors.EVENT_READ, at)
@@ -129,6 +129,8 @@ class Forwarder:
 
 def main() -> None:
     task = msgspec.json.decode(sys.argv[1], type=Task)
+    with contextlib.suppress(OSError):  # a line that waits for a processor is another line
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     with contextlib.suppress(KeyboardInterrupt):
         Forwarder(task).run()
 
