@@ -76,7 +76,8 @@ class Orders:
         growth = min(r.log.max_pos - leg.base, self._mesh.worker.growth_tokens)
         missing = len(hashes) - have + -(-growth // r.pool.block_tokens)
         singular = len(hashes) if r.singular and leg.role is Role.RELAY else 0
-        self._open_books(leg, Placed(now, blocks=missing, singular=singular))
+        lacking = leg.base - have * r.pool.block_tokens if leg.alone else 0  # it computes that, and soon
+        self._open_books(leg, Placed(now, tokens=lacking, blocks=missing, singular=singular))
         self._mesh.index.expect(leg, leg.node, hashes)
 
     def prefill(self, now: float, r: Request, node: str) -> Leg:

@@ -100,6 +100,19 @@ def test_main_decode_that_lacks_more_than_the_index_knew_does_not_begin_alone(ma
     assert client.owners[0] is Role.PREFILL
 
 
+def test_what_main_decode_is_to_extend_alone_counts_before_it_reports(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh()
+    serve(mesh, PROMPT, 20)
+    mesh.run(mesh.now + 1)
+    m0 = mesh.core.mesh.fleet.get("m0")
+    assert m0 is not None
+    before = m0.queued_tokens()
+    rids = [mesh.submit([*PROMPT, at], 20) for at in range(3)]
+    assert [admit.alone for admit in mesh.said(m.Admit, "m0")[-3:]] == [8, 8, 8]
+    assert m0.queued_tokens() - before == 3 * (len(PROMPT) + 1 - 100)
+    assert mesh.run(mesh.now + 60, stop=lambda: all(mesh.clients[rid].over for rid in rids))
+
+
 def test_who_was_not_asked_to_begin_is_no_owner_for_saying_so(make_mesh: MakeMesh) -> None:
     mesh = make_mesh()
     rid = mesh.submit(PROMPT, 20)
