@@ -22,6 +22,8 @@ from shared.transport.tcp import TcpInfo
 
 _TURN_BYTES = 8 << 20
 """Sent in one go at most, then the loop gets its turn."""
+_SAVED = 0.02
+"""Seconds of the rate that may be sent at once: a loop that comes that much too late still keeps the rate."""
 _LOOK = 0.002
 """Seconds until a sender whose bytes are late is looked at again."""
 _MOST_INTERVAL = 0.5
@@ -105,7 +107,7 @@ class Line:
         self._gain = WireGain()
         self.carried = self._gain.sent
         """A chunk of so many bytes of KV was written as so many."""
-        self._bucket = TokenBucket()
+        self._bucket = TokenBucket(depth=_SAVED)
         self._senders: list[Sender] = []
         self._hungry: deque[Sender] = deque()
         self._held: list[Sender] = []  # looked at again soon: no socket tells when bytes are acknowledged

@@ -135,6 +135,21 @@ async def test_a_cap_holds_in_virtual_time() -> None:
     assert 10**9 - one.left == pytest.approx(20e6, rel=0.02)
 
 
+async def test_a_cap_is_kept_by_a_loop_that_comes_late() -> None:
+    """Else a busy machine has a slower line."""
+    log: list[str] = []
+    clock = Clock()
+    line = make(LineSpec("wan", ("a", "b"), rate=100e6), clock)
+    one = Destination("one", 10**9, log)
+    line.join(one)
+    line.wake(one)
+    for late in range(200):
+        line.turn(clock.now)
+        clock.now += 0.0175 if late % 2 else 0.0025
+    line.close()
+    assert 10**9 - one.left == pytest.approx(200e6, rel=0.02)
+
+
 async def test_a_share_holds_and_control_bytes_count() -> None:
     log: list[str] = []
     clock = Clock()
