@@ -207,13 +207,13 @@ def beside(
     case: str, mine: Sequence[float], theirs: Sequence[float], payload: float, facts: dict[str, Any]
 ) -> Result:
     """At least as much as iperf3, both as what a reader got. What is more than a line's payload had queued
-    before. Where every run of both fills the line neither can be ahead, and a buffer of 40 ms that is full as
-    the first second ends, or not, is 1% of four seconds: then ours has to fill the line too."""
+    before. Where every run of ours fills the line nothing can be more, but a buffer of 40 ms that is full as
+    the first second ends, or not, is 1% of four seconds: then that much less counts as the same."""
     one, other = ([min(rate, payload) for rate in rates] for rates in (mine, theirs))
     found = paired(case, one, other, "Mbit/s", 1.0, **facts)
-    if min(*one, *other) < FULL * payload:
+    if min(one) < FULL * payload:
         return found
-    return replace(found, must=FULL, noise=0.0, more={**found.more, "both_fill_the_line": True})
+    return replace(found, must=FULL, noise=0.0, more={**found.more, "fills_the_line": True})
 
 
 def over(line: Wan, where: Course, *, most: float = 120.0, **changes: Any) -> Run:

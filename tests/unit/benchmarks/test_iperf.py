@@ -49,6 +49,7 @@ def test_a_buffer_holds_several_packets(line: Impairment, most: int) -> None:
     ("mine", "theirs", "verdict"),
     [
         ([199.5, 199.0, 199.2], [199.8, 199.8, 199.8], "met"),  # both fill it
+        ([199.5, 199.0, 199.2], [199.8, 197.0, 199.8], "met"),
         ([199.5, 199.0, 199.2], [207.0, 206.0, 209.0], "met"),  # more than it carries had queued before
         ([207.0, 206.0, 209.0], [199.8, 199.8, 199.8], "met"),
         ([196.0, 196.5, 196.2], [199.8, 199.8, 199.8], "missed"),
@@ -57,7 +58,7 @@ def test_a_buffer_holds_several_packets(line: Impairment, most: int) -> None:
         ([180.0, 181.0, 182.0], [175.0, 176.0, 177.0], "met"),
     ],
 )
-def test_a_tie_counts_only_where_every_run_of_both_fills_the_line(
+def test_a_tie_counts_only_where_every_run_of_ours_fills_the_line(
     mine: list[float], theirs: list[float], verdict: str
 ) -> None:
     line = Wan(200, 40, 128, 2)
