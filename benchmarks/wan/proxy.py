@@ -234,7 +234,8 @@ class _Pair:
             if piece:
                 target.transport.write(piece)
             elif target.transport.can_write_eof():
-                target.transport.write_eof()
+                with contextlib.suppress(OSError):  # reset since its own end was read: nothing tells of it
+                    target.transport.write_eof()
         self._arm(direction)
 
     def freeze(self) -> None:

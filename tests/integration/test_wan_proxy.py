@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 
 import pytest
 
@@ -49,6 +51,26 @@ async def test_bytes_and_ends_pass_both_ways_and_are_counted() -> None:
         assert wan.carried == (len(sent), len(sent) + 3)
         writer.close()
         await writer.wait_closed()
+
+
+async def test_an_end_for_a_socket_that_was_reset_behind_its_own_end_is_no_error() -> None:
+    said: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: said.append(context))
+    accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+    server = await asyncio.start_server(lambda _reader, writer: accepted.set_result(writer), "127.0.0.1", 0)
+    async with server, WanProxy(rate_mbit=0.0, rtt_ms=200.0) as wan:
+        port = await wan.route("127.0.0.1", server.sockets[0].getsockname()[1])
+        _reader, near = await asyncio.open_connection("127.0.0.1", port)
+        far = await accepted
+        for writer in (far, near):
+            writer.write_eof()
+        await asyncio.sleep(0.02)
+        for writer in (far, near):
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        await asyncio.sleep(0.15)  # the ends have arrived
+    assert said == []
 
 
 @pytest.mark.parametrize("silent", [True, False])
