@@ -16,6 +16,7 @@ import xxhash
 
 from shared.kv.layout import KvLayout, full_attention
 from shared.kv.ledger import Ledger, Target
+from shared.kv.memory import anonymous
 from shared.kv.pool import BlockPool
 from shared.policy.config import LinePolicy
 from shared.policy.priority import SendQueue
@@ -78,8 +79,9 @@ class Quiet:
 
 
 def touched(size: int) -> memoryview:
-    """Memory that the system has committed: what was never written is one page, and no memory to speak of."""
-    memory = memoryview(bytearray(size))
+    """Memory as a worker's pool has it, committed by the system: what was never written is one page, and no
+    memory to speak of."""
+    memory = memoryview(anonymous(size, whole=True))
     memory[:] = b"\x07" * size
     return memory
 

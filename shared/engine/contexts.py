@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.kv.store import KvStore, anonymous
+from shared.kv.memory import anonymous
+from shared.kv.store import KvStore
 
 SMALLEST = 256  # tokens of the smallest lane
 ARENA_LANES = 16

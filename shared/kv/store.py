@@ -5,12 +5,11 @@ Knows the layout only; which block holds what, and when it may be touched, is fo
 
 from __future__ import annotations
 
-import mmap
-
 import torch
 
 from shared.errors import ConfigError, OutOfBlocks
 from shared.kv.layout import KvLayout
+from shared.kv.memory import anonymous
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -39,7 +38,7 @@ class KvStore:
         self.blocks = blocks
         self.block_bytes = layout.block_bytes
         try:
-            self._memory = anonymous(blocks * self.block_bytes)
+            self._memory = anonymous(blocks * self.block_bytes, whole=True)
         except (OSError, OverflowError, ValueError) as error:
             size = blocks * self.block_bytes / 2**30
             raise OutOfBlocks(f"{blocks} KV blocks take {size:.1f} GiB: {error}; lower kv_blocks") from error
@@ -54,8 +53,3 @@ class KvStore:
             raise IndexError(f"block {block} of a pool of {self.blocks}")
         at = block * self.block_bytes
         return self._bytes[at : at + self.block_bytes]
-
-
-def anonymous(size: int) -> mmap.mmap:
-    """`size` bytes of zeroed memory of this process alone, committed page by page when it is written."""
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -182,21 +182,24 @@ class Peer:
         self._refused = stream is None and bool(self.bulk)
         if stream is None:
             return 0
-        chunk = self._next(self._source, now, min(limit, self.max_chunk))
+        if self._ahead is None:
+            chunk = self._source.next_chunk(now, self.node, min(limit, self.max_chunk))
+        else:
+            chunk = self._next(self._ahead, self._source, now, min(limit, self.max_chunk))
         if chunk is None:
             self._note_idle()
             return 0
         if self._ahead is not None:
             self._ahead.gauge.sent(now, chunk.header.length, self._rate(now))
-        if chunk.header.encoding == AS_IS and chunk.header.length != len(chunk.data):
-            raise InvariantBroken(f"a chunk of {len(chunk.data)} bytes is named one of {chunk.header.length}")
+        header, size = chunk.header, len(chunk.data)
+        if header.length != size and header.encoding == AS_IS:
+            raise InvariantBroken(f"a chunk of {size} bytes is named one of {header.length}")
         self._turn += 1
-        size = len(chunk.data)
-        head = chunk_head(encode(chunk.header), size)
+        head = chunk_head(encode(header), size)
         if self.line.spec is not None:
             stream.flight.gave(now, len(head) + size)
         self._counters["chunk_bytes_out"] += size
-        self.line.carried(chunk.header.length, size)
+        self.line.carried(header.length, size)
         stream.write_chunk(head, chunk.data, partial(self._source.chunk_written, self.node, chunk.key))
         return len(head) + size
 
@@ -243,12 +246,9 @@ class Peer:
                 found.append(stream)
         return found
 
-    def _next(self, source: ChunkSource, now: float, limit: int) -> OutChunk | None:
-        """The chunk to write now. Where chunks are encoded, the next ones are taken for it here, so that they
-        are ready when the socket is."""
-        ahead = self._ahead
-        if ahead is None:
-            return source.next_chunk(now, self.node, limit)
+    def _next(self, ahead: Ahead, source: ChunkSource, now: float, limit: int) -> OutChunk | None:
+        """The chunk to write now where chunks are encoded: the next ones are taken here, so that they are
+        ready when the socket is."""
         if not len(ahead):
             chunk = source.next_chunk(now, self.node, limit)
             if chunk is None or not self._encodes(ahead, now):

@@ -8,6 +8,7 @@ and a payload of the right size.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import msgspec
 
@@ -17,7 +18,9 @@ from shared.wire.messages import Message
 
 HASH_BYTES = 16
 
-_encoder = msgspec.msgpack.Encoder()
+encode: Callable[[Message], bytes] = msgspec.msgpack.Encoder().encode
+"""The header of a message."""
+
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
@@ -42,11 +45,6 @@ PAYLOAD: dict[type[Message], PayloadKind] = {
 """Messages not named here carry none."""
 
 _UNIT = {PayloadKind.IDS: 4, PayloadKind.HASHES: HASH_BYTES}
-
-
-def encode(message: Message) -> bytes:
-    """The message's header."""
-    return _encoder.encode(message)
 
 
 def decode(header: bytes | bytearray | memoryview) -> Message:

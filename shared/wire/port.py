@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from shared.wire.messages import KvChunk, Message, Role
 
 
@@ -56,8 +58,7 @@ class Dial:
 Instruction = Send | WakeBulk | Dial
 
 
-@dataclass(slots=True)
-class OutChunk:
+class OutChunk(msgspec.Struct):
     """One chunk to write. `data` views pool memory: `chunk_written(key)` is called once nothing refers to
     it any more."""
 
