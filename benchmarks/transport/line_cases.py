@@ -19,6 +19,7 @@ from benchmarks.transport.loopback import (
     Run,
     Setting,
     bare,
+    checked,
     checksum_rate,
     measure,
     ours,
@@ -94,35 +95,43 @@ class Wan:
 
 
 def loopback(pairs: int, megabytes: int, say: Say) -> Iterator[Result]:
-    """One connection, two processes; beside iperf3, where it is installed, and beside what bounds us: a bare
-    uvloop pair and blocking sockets, over the same memory and without checksums."""
+    """One connection, two processes; beside iperf3, where it is installed, and beside what bounds us, over
+    the same memory: a bare uvloop pair and blocking sockets, and blocking sockets with checksums."""
     setting = Setting(megabytes << 20)
     one: list[Run] = []
     other: list[Run] = []
     least: list[Run] = []
+    bound: list[Run] = []
     third: list[float] = []
     here = Course(line=None, near=Place(), far=Place(), through=lambda port: port)
     for pair in range(pairs):
         one.append(ours(setting))
         other.append(bare(setting))
         least.append(plain(setting))
+        bound.append(checked(setting))
         run = iperf(here, 1, seconds=2.5, congestion=LinkPolicy().lan_congestion)
         if run is not None:
             third.append(run.rate(0.5))
-        shown = [_gbit(run[-1].rate()) for run in (one, other, least)]
-        say(f"loopback {pair + 1}/{pairs}: {shown[0]}, bare {shown[1]}, plain {shown[2]} Gbit/s")
+        shown = [_gbit(run[-1].rate()) for run in (one, other, least, bound)]
+        say(
+            f"loopback {pair + 1}/{pairs}: {shown[0]}, bare {shown[1]}, plain {shown[2]},"
+            f" with checksums {shown[3]} Gbit/s"
+        )
     mine = [run.rate() * 8e-9 for run in one]
     theirs = [run.rate() * 8e-9 for run in other]
     cpu = [run.cpu / (setting.total / 1e9) for run in one]
     used = [run.cpu / (setting.total / 1e9) for run in other]
     kernel = [run.rate() * 8e-9 for run in least]
+    ceiling = [run.rate() * 8e-9 for run in bound]
     yield paired("loopback / bare socket", mine, theirs, "Gbit/s", None)
     yield paired("loopback / plain sockets", mine, kernel, "Gbit/s", None)
+    yield paired("loopback / plain sockets with checksums", mine, ceiling, "Gbit/s", None)
     if third:
         rates = [rate * 8e-9 for rate in third]
         facts = {"congestion": LinkPolicy().lan_congestion, "checksum_gb_s": round(checksum_rate() / 1e9, 1)}
         yield paired("loopback / iperf3", mine, rates, "Gbit/s", 0.85, stretch=0.95, **facts)
         yield paired("plain sockets / iperf3", kernel, rates, "Gbit/s", None)
+        yield paired("plain sockets with checksums / iperf3", ceiling, rates, "Gbit/s", None)
     else:
         say("loopback: iperf3 is not installed; the bare socket alone is compared")
     yield paired("loopback CPU seconds per GB", cpu, used, "s/GB", None)

@@ -225,6 +225,14 @@ async def send_bare(setting: Setting, pipe: Pipe) -> Any:
 
 async def receive_plain(setting: Setting, pipe: Pipe) -> Any:
     """Blocking reads of a whole chunk into the same memory: what the kernel can do here, and nothing else."""
+    return _receive_blocking(setting, pipe, checked=False)
+
+
+async def send_plain(setting: Setting, pipe: Pipe) -> Any:
+    return _send_blocking(setting, pipe, checked=False)
+
+
+def _receive_blocking(setting: Setting, pipe: Pipe, *, checked: bool) -> Any:
     pool, at, got = touched(POOL), 0, 0
     with socket.create_server((setting.receiver.address, 0)) as server:
         pipe.send(server.getsockname()[1])
@@ -232,7 +240,10 @@ async def receive_plain(setting: Setting, pipe: Pipe) -> Any:
     progress: list[tuple[float, int]] = []
     with made:
         while got < setting.total:
-            count = made.recv_into(pool[at : (at // CHUNK + 1) * CHUNK])
+            end = (at // CHUNK + 1) * CHUNK
+            count = made.recv_into(pool[at:end])
+            if checked and at + count == end:
+                xxhash.xxh3_64_intdigest(pool[end - CHUNK : end])
             at, got = (at + count) % POOL, got + count
             now = time.monotonic()
             if not progress or now - progress[-1][0] >= 0.02 or got >= setting.total:
@@ -240,16 +251,29 @@ async def receive_plain(setting: Setting, pipe: Pipe) -> Any:
     return progress, {}
 
 
-async def send_plain(setting: Setting, pipe: Pipe) -> Any:
+def _send_blocking(setting: Setting, pipe: Pipe, *, checked: bool) -> Any:
     pool, at, left = touched(POOL), 0, setting.total
     with socket.create_connection((setting.receiver.address, pipe.recv())) as made:
         congestion = LinkPolicy().lan_congestion.encode()
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion)
         while left > 0:
-            made.sendall(pool[at : at + min(CHUNK, left)])
+            chunk = pool[at : at + min(CHUNK, left)]
+            if checked:
+                xxhash.xxh3_64_intdigest(chunk)
+            made.sendall(chunk)
             at, left = (at + CHUNK) % POOL, left - CHUNK
         pipe.recv()
     return {}, [], {}
+
+
+async def receive_checked(setting: Setting, pipe: Pipe) -> Any:
+    """Blocking reads of a whole chunk into the pool, and its checksum: all that has to be done, and no
+    protocol."""
+    return _receive_blocking(setting, pipe, checked=True)
+
+
+async def send_checked(setting: Setting, pipe: Pipe) -> Any:
+    return _send_blocking(setting, pipe, checked=True)
 
 
 def checksum_rate() -> float:
@@ -338,3 +362,8 @@ def bare(setting: Setting) -> Run:
 def plain(setting: Setting) -> Run:
     """Blocking sockets."""
     return measure(receive_plain, send_plain, setting)
+
+
+def checked(setting: Setting) -> Run:
+    """Blocking sockets, and a checksum on both sides."""
+    return measure(receive_checked, send_checked, setting)
