@@ -72,8 +72,9 @@ class Flight:
             self._acks.append((now, self._acked))
 
     def late(self, now: float, patience: float, most: int) -> bool:
-        """Whether more than `most` bytes were given over `patience` seconds ago and are not acknowledged,
-        and more are outstanding than were acknowledged in the last `patience` seconds, and `most`.
+        """Whether more than half of `most` bytes were given over `patience` seconds ago and are not
+        acknowledged, and more are outstanding than were acknowledged in the last `patience` seconds, and
+        `most`.
 
         The second holds back a connection on a line with a queue no longer than until the queue is as short
         as it may be: that its bytes are late is then seen until all of them have arrived.
@@ -84,4 +85,4 @@ class Flight:
         while acks and acks[0][0] <= then:
             self._before = acks.popleft()[1]
         recent = self._acked - self._before
-        return self._due - self._acked > most and self._total - self._acked > recent + most
+        return self._due - self._acked > most / 2 and self._total - self._acked > recent + most
