@@ -35,19 +35,36 @@ def metric_names(root: Path = ROOT) -> dict[str, set[str]]:
 
 
 def _names(tree: ast.Module, form: str) -> Iterator[str]:
+    made = _made(tree)
     for node in ast.walk(tree):
-        for name in _counted(node):
+        for name in _counted(node, made):
             yield form.format(name)
         if isinstance(node, ast.FunctionDef) and node.name in REPORTING:
             for name in _reported(node):
                 yield REPORTING[node.name].format(name)
 
 
-def _counted(node: ast.AST) -> Iterator[str]:
+def _made(tree: ast.Module) -> dict[str, ast.expr]:
+    """What makes names beforehand: the values of a module's tables, and what its functions return."""
+    found: dict[str, ast.expr] = {}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.DictComp(value=value)):
+                found[name] = value
+            case ast.FunctionDef(name=name, body=[*_, ast.Return(value=ast.JoinedStr() as value)]):
+                found[name] = value
+    return found
+
+
+def _counted(node: ast.AST, made: Mapping[str, ast.expr]) -> Iterator[str]:
     """The X of `site.count("X")` and of `counters["X"] += n`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "count":
         if node.args and ast.unparse(node.func.value).endswith(("site", "mesh")):
-            yield from _texts(node.args[0])
+            match node.args[0]:
+                case ast.Subscript(value=ast.Name(id=name)) | ast.Call(func=ast.Name(id=name)):
+                    yield from _texts(made[name]) if name in made else ()
+                case text:
+                    yield from _texts(text)
     elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
         counted = ast.unparse(node.target.value).endswith("counters")
         yield from _texts(node.target.slice) if counted else ()
