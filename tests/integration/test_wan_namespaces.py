@@ -130,3 +130,22 @@ async def test_a_route_crosses_the_line_and_a_dead_target_resets_the_caller() ->
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(1)
         writer.close()
+
+
+@needs_root
+async def test_a_short_line_is_not_a_long_one() -> None:
+    """Waits are not rounded to milliseconds. The best of many counts: any may meet a busy machine."""
+    loop = asyncio.get_running_loop()
+    async with NamespaceLine(Impairment(delay_ms=0.25)) as line:
+        near, far = await _pair(line)
+        trips = []
+        for _ in range(200):
+            began = time.perf_counter()
+            await loop.sock_sendall(near, b"ping")
+            await loop.sock_recv(far, 10)
+            await loop.sock_sendall(far, b"pong")
+            await loop.sock_recv(near, 10)
+            trips.append(time.perf_counter() - began)
+        near.close()
+        far.close()
+    assert 0.0005 <= min(trips) < 0.0015, "rounded up it were two milliseconds"
