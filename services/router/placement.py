@@ -125,12 +125,12 @@ class Placement:
 
     def _sooner_alone(self, survey: Survey, main: Worker, match: Match, road: Candidate) -> Candidate | None:
         """Main decode alone, where the way over a busy prefill takes more than twice as long. Twice, because
-        its steps are longer meanwhile for all that decode there.
+        its steps are longer meanwhile for all that decode there. What is being prefilled already goes on.
         """
         prefill = None if road.prefill is None else self._fleet.get(road.prefill)
         lacking = survey.lacking(match)
         most = self._policy.md_local_busy * self._policy.md_local_tokens
-        if prefill is None or not survey.wish.local_allowed or lacking > most:
+        if prefill is None or not survey.wish.local_allowed or survey.wish.prefill or lacking > most:
             return None
         seconds, rtt = survey.local(main, match), self._fleet.rtt(main.node)
         if road.pipeline is Pipeline.P_MD or road.t_relay is None:

@@ -445,6 +445,15 @@ def test_who_is_to_be_prefilled_waits_for_a_busy_prefill() -> None:
     assert plan(numbers, replace(wish, local_allowed=False)).pipeline is Pipeline.P_MD
 
 
+def test_what_is_being_prefilled_already_is_not_taken_back() -> None:
+    numbers, wish = busy(50_000)
+    asked = replace(wish, prefill="p1", prefill_end=5.0)
+    main, match = numbers["m1"], numbers.index.match("m1", wish.hashes)
+    road = numbers.placement.road
+    assert road(numbers.now, numbers.pool, wish, main, match).pipeline is Pipeline.MD
+    assert road(numbers.now, numbers.pool, asked, main, match, numbers["p1"]).pipeline is Pipeline.P_MD
+
+
 def test_main_decode_alone_does_not_wait_for_room_at_prefill() -> None:
     numbers, wish = busy(50_000, max_prefill_wait=1.0)
     assert plan(numbers, wish).pipeline is Pipeline.MD
