@@ -7,6 +7,7 @@ stdout, plots to `--out`.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from benchmarks.command import chosen, command, run
@@ -51,7 +52,13 @@ def arguments() -> argparse.ArgumentParser:
         default=DEFAULT_TRACE,
         help="agentic_sessions.jsonl.gz (default: %(default)s; made up where it is not there)",
     )
-    parser.add_argument("--processes", type=int, default=2, help="of cases in virtual time")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=cores,
+        help="of cases in virtual time, which run their seeds side by side (default: the cores, %(default)s)",
+    )
     return parser
 
 

@@ -7,7 +7,6 @@ shows its first token, so the second one is what tells them apart.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -151,11 +150,7 @@ def case(options: Options) -> list[Result]:
     seconds = float(options.pick(60, 120, 400))
     seeds = options.chosen_seeds(1, 3, 5)
     jobs = [Job(system, seed, seconds, options.trace) for seed in seeds for system in SYSTEMS]
-    if options.processes == 1:
-        found = [run(job) for job in jobs]
-    else:
-        with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-            found = pool.map(run, jobs, chunksize=1)
+    found = options.spread(run, jobs)
     runs: dict[str, list[Outcome]] = {name: [] for name in SYSTEMS}
     for job, outcome in zip(jobs, found, strict=True):
         runs[job.system].append(outcome)

@@ -7,6 +7,7 @@ the sessions of the dead one come back over a part of the line only. Beside it t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from benchmarks.command import say
 from benchmarks.mesh.figures import done, median, quantile
@@ -44,13 +45,14 @@ def case(options: Options) -> list[Result]:
     """Pairs of the same seed."""
     seconds = float(options.pick(8, 25, 90))
     seeds = options.chosen_seeds(1, 3, 5)
-    lost = [run(seed, seconds, dies=True) for seed in seeds]
-    calm = [run(seed, seconds, dies=False) for seed in seeds]
+    jobs = [(seed, dies) for seed in seeds for dies in (True, False)]
+    found = options.spread(partial(_one, seconds=seconds), jobs)
+    lost, calm = found[::2], found[1::2]
     p99 = [quantile(each.warm, 0.99) for each in lost]
     base = [quantile(each.warm, 0.99) for each in calm]
     say(f"one-md-lost: warm ttst p99 {p99} beside {base}, re-warm {[round(each.rewarm, 3) for each in lost]}")
     named = {"one of eight dies": lost, "none": calm}
-    curves = {name: distribution([at for each in found for at in each.warm]) for name, found in named.items()}
+    curves = {name: distribution([at for each in runs for at in each.warm]) for name, runs in named.items()}
     draw(
         options.out / "one-md-lost.png",
         [Panel(curves, "seconds to the second token", "part of warm requests", logarithmic=True)],
@@ -82,6 +84,10 @@ def case(options: Options) -> list[Result]:
             sessions=[each.rewarmed for each in lost],
         ),
     ]
+
+
+def _one(job: tuple[int, bool], seconds: float) -> Loss:
+    return run(job[0], seconds, dies=job[1])
 
 
 def run(seed: int, seconds: float, *, dies: bool) -> Loss:

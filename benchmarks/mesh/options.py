@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.report import Result
+
+Job = TypeVar("Job")
+Found = TypeVar("Found")
 
 DEFAULT_TRACE = Path("../shared/traces/agentic_sessions.jsonl.gz")
 
@@ -30,6 +35,13 @@ class Options:
     def chosen_seeds(self, quick: int = 1, usual: int = 3, full: int = 5) -> tuple[int, ...]:
         """The seeds that were asked for, or the first so many."""
         return self.seeds or tuple(range(1, 1 + self.pick(quick, usual, full)))
+
+    def spread(self, run: Callable[[Job], Found], jobs: Sequence[Job]) -> list[Found]:
+        """What `run`, a function of a module, finds for each job, in as many processes as there may be."""
+        if self.processes == 1 or len(jobs) == 1:
+            return [run(job) for job in jobs]
+        with multiprocessing.get_context("spawn").Pool(self.processes) as pool:
+            return pool.map(run, jobs, chunksize=1)
 
 
 Case = Callable[[Options], list[Result]]

@@ -7,7 +7,6 @@ neither prefill's cache nor those who need little of it.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -77,11 +76,7 @@ def case(options: Options) -> list[Result]:
     seconds = float(options.pick(8, 20, 60))
     seeds = options.chosen_seeds(1, 3, 5)
     jobs = [Job(seed, seconds, OFFERS) for seed in seeds]
-    if options.processes == 1:
-        found = [run(job) for job in jobs]
-    else:
-        with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-            found = pool.map(run, jobs, chunksize=1)
+    found = options.spread(run, jobs)
     offers, backlogs = [one for one, _ in found], [one for _, one in found]
     for each in zip(*offers, strict=True):
         say(_offer_line(each))

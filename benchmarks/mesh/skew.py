@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.command import say
 from benchmarks.mesh.figures import done, median, quantile
@@ -43,7 +44,7 @@ class Skewed:
 def case(options: Options) -> list[Result]:
     """Some seeds."""
     seconds = float(options.pick(8, 30, 120))
-    found = [run(seed, seconds) for seed in options.chosen_seeds(1, 3, 5)]
+    found = options.spread(partial(run, seconds=seconds), options.chosen_seeds(1, 3, 5))
     for each in found:
         say(
             f"skew: main {each.main:.2f}, prefill {each.prefill:.2f}, newcomers {each.share:.2f},"

@@ -55,6 +55,7 @@ class MeshPlan:
     main_in_a: bool = False  # main decodes stand beside the prefills
     prefill: StepCosts = field(default_factory=lambda: StepCosts(0.01, 1 / 15_000, 0.0))
     decode: StepCosts = field(default_factory=StepCosts)
+    relay: StepCosts | None = None  # of relays; None: as main decodes
     prefill_blocks: int = 10_000
     relay_blocks: int = 4_000
     main_blocks: int = 10_000
@@ -124,6 +125,8 @@ class VirtualMesh:
             m.Role.MAIN: plan.main_blocks,
         }[role]
         costs = plan.prefill if role is m.Role.PREFILL else plan.decode
+        if role is m.Role.RELAY and plan.relay is not None:
+            costs = plan.relay
         datacenter = "b" if role is m.Role.MAIN and not plan.main_in_a else "a"
         least = self.layout.block_bytes
         policy = plan.worker
