@@ -2,7 +2,9 @@
 its ledger.
 
 No requests and no router: a ticket names its number and its blocks, and the receiver opens it with its
-first chunk. Connections are expected to last; nothing is sent again.
+first chunk. Connections are expected to last; nothing is sent again. What is promised of the pool is bounded
+by the sender: where one of several connections lags, transfers whose last bytes it has keep the next from
+beginning.
 """
 
 # ruff: noqa: ARG002 (the face of a core fixes the arguments)
@@ -20,11 +22,14 @@ from shared.kv.memory import anonymous
 from shared.kv.pool import BlockPool
 from shared.policy.config import LinePolicy
 from shared.policy.priority import SendQueue
-from shared.wire.messages import KvChunk, Message
-from shared.wire.port import Instruction, OutChunk, PeerInfo, WakeBulk
+from shared.wire.messages import Have, KvChunk, Message, Rid
+from shared.wire.port import Instruction, OutChunk, PeerInfo, Send, WakeBulk
 
 _TICKET = struct.Struct("<QQ")
+_NOBODY = Rid(0, 0)
 POOL_BLOCKS = 192
+LANDING = POOL_BLOCKS // 2
+"""Blocks of transfers that follow one another which may be on their way or incomplete at the receiver."""
 
 
 def layout() -> KvLayout:
@@ -116,12 +121,20 @@ class SendingCore(Quiet):
         self._queue = SendQueue(LinePolicy())
         self._left: dict[bytes, tuple[int, int]] = {}  # (bytes sent, total)
         self._loads: set[bytes] = set()
+        self._landing: dict[bytes, int] = {}  # blocks of loads that are sent and not complete there yet
+        self._owed = 0  # loads that wait for those
 
     def on_session(self, now: float, peer: PeerInfo) -> None:
         self._began, self._node = now, peer.node
         for _ in range(self._at_once):
             self._more_load(now)
         super().on_session(now, peer)
+
+    def on_message(self, now: float, node: str, message: Message, payload: bytes) -> None:
+        if isinstance(message, Have) and self._landing.pop(message.ticket, 0) and self._owed:
+            self._owed -= 1
+            self._more_load(now)
+            self.outbox.append(WakeBulk(node))
 
     def next_deadline(self) -> float | None:
         return self._began + self._next[0] if self._next and self._began else None
@@ -152,10 +165,14 @@ class SendingCore(Quiet):
             del self._left[ticket]
             if ticket in self._loads:
                 self._loads.discard(ticket)
+                self._landing[ticket] = block + 1
                 self._more_load(now)
         return OutChunk(header, data, 0)
 
     def _more_load(self, now: float) -> None:
+        if sum(self._landing.values()) > LANDING:
+            self._owed += 1
+            return
         more = next(self._load, None)
         if more is not None:
             self._loads.add(self._open(now, *more))
@@ -218,6 +235,7 @@ class ReceivingCore(Quiet):
                 self._pool.unpin(self._ledger.close(ticket))
                 self._pool.unpromise(ticket.ticket)
                 self._pool.drain_events()
+                self.outbox.append(Send(node, Have(ticket.ticket, _NOBODY, complete=True)))
         if self._got >= self._total:
             self._done()
 
