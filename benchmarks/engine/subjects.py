@@ -10,6 +10,7 @@ import torch
 from benchmarks.engine.options import Options
 from benchmarks.engine.plain_forward import PlainForward
 from shared.engine.api import Draw, SamplingParams, StepPlan, WorkItem
+from shared.engine.linear import has_matrix_unit
 from shared.engine.native.library import Library
 from shared.engine.runner import TorchRunner
 
@@ -49,6 +50,7 @@ def runner_of(options: Options, blocks: int) -> TorchRunner:
         block_tokens=BLOCK_TOKENS,
         threads=options.threads,
         library=options.library,
+        matrix_unit=has_matrix_unit(),
     )
 
 
@@ -77,6 +79,7 @@ class EngineSubject:
             block_tokens=BLOCK_TOKENS,
             threads=self.threads,
             library=self.library,
+            matrix_unit=has_matrix_unit(),
         )
         self.runner.warm_up()
 

@@ -43,11 +43,17 @@ class CpuModel(Protocol):
 
 
 def load_model(
-    directory: Path, dtype: str, progress: Progress | None = None, library: Library | None = None
+    directory: Path,
+    dtype: str,
+    progress: Progress | None = None,
+    library: Library | None = None,
+    *,
+    matrix_unit: bool = False,
 ) -> CpuModel:
     """Load a Hugging Face directory as "float32" or "bfloat16"; `progress(done, total)` counts tensors.
 
-    `library`: compiled code to compute with, as far as it knows the model. Raises ModelError where the
+    `library`: compiled code to compute with, as far as it knows the model. `matrix_unit`: bfloat16 in torch
+    all the same, for a processor whose matrix unit (AMX) only torch uses. Raises ModelError where the
     directory cannot be served, naming the key, tensor or file.
     """
     if dtype not in DTYPES:
@@ -56,7 +62,7 @@ def load_model(
     with Weights(directory, DTYPES[dtype], progress) as weights:
         checkpoint = Checkpoint(config, weights)
         loaded: CpuModel
-        if library is not None and computes(config):
+        if library is not None and computes(config) and not (matrix_unit and dtype == "bfloat16"):
             loaded = NativeModel(config, dtype, checkpoint, library)
         else:
             loaded = model.build(config, dtype, checkpoint)

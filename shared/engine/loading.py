@@ -16,11 +16,8 @@ from shared.errors import BuildError
 def compiled(otherwise: Callable[[str], None]) -> Library | None:
     """The CPU's forward in compiled code, compiled now where it never was for this machine.
 
-    None where it cannot be, or where torch is the faster: `otherwise` is told why.
+    None where it cannot be: `otherwise` is told why.
     """
-    if has_matrix_unit():
-        otherwise("this processor has a matrix unit, which only torch's products use")
-        return None
     try:
         path = build.library()
     except BuildError as error:
@@ -58,6 +55,7 @@ def load_runner(
             block_tokens=block_tokens,
             threads=threads,
             library=library,
+            matrix_unit=has_matrix_unit(),
         )
     return DeviceRunner(
         directory,

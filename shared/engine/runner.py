@@ -35,8 +35,9 @@ class TorchRunner:
     """`Runner` of one model on one CPU.
 
     `model` is a Hugging Face directory or a model already loaded (runners of one process may share it);
-    `library` is compiled code to compute and draw with, torch and numpy do it without. `threads` are those of
-    one step. `context_bytes` bounds what idle sequences may hold beside the pool.
+    `library` is compiled code to compute and draw with, torch and numpy do it without; `matrix_unit`:
+    bfloat16 in torch all the same. `threads` are those of one step. `context_bytes` bounds what idle
+    sequences may hold beside the pool.
     Raises ModelError for a directory that cannot be served, ConfigError for an impossible value.
     """
 
@@ -51,13 +52,14 @@ class TorchRunner:
         context_bytes: int = _CONTEXT_BYTES,
         progress: Progress | None = None,
         library: Library | None = None,
+        matrix_unit: bool = False,
     ) -> None:
         if threads < 1 or block_tokens < 1:
             raise ConfigError(
                 "model.threads", f"threads {threads}, block_tokens {block_tokens}: 1 is the least"
             )
         if isinstance(model, str | Path):
-            self._model = load_model(Path(model), dtype, progress, library)
+            self._model = load_model(Path(model), dtype, progress, library, matrix_unit=matrix_unit)
             huge_pages.advise()
         else:
             self._model = model
