@@ -94,6 +94,7 @@ def _mesh_file(
         f"admin_key_file = {json.dumps(str(directory / 'admin.key'))}",
         "[policy.router]",
         "md_local_tokens = 64",
+        "md_local_busy = 1.0",  # each road is shown, also where main decode alone would be sooner here
         "max_line_wait = 600.0",
         "[policy.worker]",
         "relay_max_tokens = 4096",
