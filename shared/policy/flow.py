@@ -6,11 +6,10 @@ Time comes in as seconds of any one monotonic clock, rates are bytes per second.
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import deque
-from itertools import pairwise
+from itertools import islice, pairwise
 
 UNLIMITED = math.inf
 
@@ -144,7 +143,7 @@ class LineEstimate:
     def _jitter(self) -> float:
         """Seconds by which a round trip mostly differs from the one before it: a queue comes and goes in
         steps, and stands between them."""
-        trips = [trip for _, trip in itertools.islice(reversed(self._trips), self._PATIENCE)]
+        trips = [trip for _, trip in islice(reversed(self._trips), self._PATIENCE)]
         return statistics.median(abs(one - other) for one, other in pairwise(trips)) if trips[1:] else 0.0
 
     def interval(self, rtt: float) -> float:
