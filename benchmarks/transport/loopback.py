@@ -28,6 +28,7 @@ from shared.policy.priority import COVERED, UNCOVERED
 from shared.transport.compression import encoding_of
 from shared.transport.endpoint import Endpoint
 from shared.transport.line import LineSpec
+from shared.transport.planes import PlaneCodec
 from shared.transport.security import Tls, TlsFiles
 from shared.wire.handshake import Identity
 from shared.wire.messages import Role
@@ -136,7 +137,16 @@ def _pieces(total: int, most: int) -> list[int]:
 def endpoint_of(identity: Identity, core: BulkCore, setting: Setting) -> Endpoint:
     lines = [setting.line] if setting.line else []
     encoding = encoding_of(layout())
-    return Endpoint(identity, core, LinkPolicy(), lines=lines, tls=setting.tls, key=KEY, encoding=encoding)
+    return Endpoint(
+        identity,
+        core,
+        LinkPolicy(),
+        lines=lines,
+        tls=setting.tls,
+        key=KEY,
+        encoding=encoding,
+        codec=PlaneCodec,
+    )
 
 
 POOL = POOL_BLOCKS * layout().block_bytes

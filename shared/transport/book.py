@@ -142,7 +142,7 @@ class Book:
     def _make(self, agreed: Agreed, line: Line, now: float) -> Peer:
         mode = line.spec.compress if line.spec is not None else "off"
         ahead = None
-        if mode != "off" and self._encoding != AS_IS and agreed.encodings >> self._encoding & 1:
+        if mode != "off" and self._codec.reads & agreed.encodings & 1 << self._encoding:
             gauge = CompressionGauge(mode, self._codec.parallel)
             ahead = Ahead(self._codec, gauge, self._encoding, lambda: line.ready(peer))
         peer = Peer(

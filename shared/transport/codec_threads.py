@@ -16,7 +16,7 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 from shared.errors import BadChunk
-from shared.transport.compression import PlaneCodec
+from shared.transport.compression import READS, ChunkCodec
 
 _T = TypeVar("_T")
 
@@ -36,10 +36,14 @@ class Decoded(NamedTuple):
 
 
 class CodecThreads:
-    """`parallel` threads at most, started when first needed. `close` once nothing is awaited any more."""
+    """`parallel` threads at most, started when first needed, each with a codec of its own; `make` None: there
+    is none, and nothing may be encoded or decoded. `close` once nothing is awaited any more."""
 
-    def __init__(self, parallel: int, counters: Counter[str]) -> None:
+    def __init__(self, make: Callable[[], ChunkCodec] | None, parallel: int, counters: Counter[str]) -> None:
         self.parallel = parallel
+        self.reads = READS if make is not None else 0
+        """What can be decoded here, a bit for each encoding; all chunks may come AS_IS."""
+        self._make = make
         self._counters = counters
         self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
@@ -93,10 +97,11 @@ class CodecThreads:
             return Decoded(False, 0.0)
         return Decoded(True, time.perf_counter() - began)
 
-    def _codec(self) -> PlaneCodec:
-        codec: PlaneCodec | None = getattr(self._own, "codec", None)
+    def _codec(self) -> ChunkCodec:
+        codec: ChunkCodec | None = getattr(self._own, "codec", None)
         if codec is None:
-            codec = self._own.codec = PlaneCodec()
+            assert self._make is not None
+            codec = self._own.codec = self._make()
         return codec
 
     # --- inside ---

@@ -18,7 +18,7 @@ from shared.errors import Overflow
 from shared.policy.config import LinePolicy, LinkPolicy
 from shared.transport.book import Book
 from shared.transport.codec_threads import CodecThreads
-from shared.transport.compression import AS_IS, READS
+from shared.transport.compression import AS_IS, ChunkCodec
 from shared.transport.connector import Connector
 from shared.transport.dialling import Dialling, Target
 from shared.transport.inbound import Inbound
@@ -38,8 +38,8 @@ class Endpoint:
     """`lines` are the mesh's; those that touch this node's datacenter count. `route` turns (node,
     host:port) into the host and port to dial, for peers that the core names. `clock` gives monotonic
     seconds: the `now` of every call of the core. `encoding` is what chunks may be compressed to, on lines
-    that say so. `counters` grow from the start. Raises ConfigError for a key or TLS files that cannot be
-    used."""
+    that say so; `codec` makes what does that, and reads the others' such chunks (None: neither is done).
+    `counters` grow from the start. Raises ConfigError for a key or TLS files that cannot be used."""
 
     def __init__(
         self,
@@ -54,16 +54,17 @@ class Endpoint:
         clock: Callable[[], float] = time.monotonic,
         route: Callable[[str, str], tuple[str, int]] | None = None,
         encoding: int = AS_IS,
+        codec: Callable[[], ChunkCodec] | None = None,
     ) -> None:
         check_key(key)
         self.counters: Counter[str] = Counter()
         self._core = core
         self._bulk = cast(BulkCore, core) if hasattr(core, "next_chunk") else None
-        self.identity = replace(
-            identity, encodings=READS if self._bulk is not None else 0, max_chunk=policy.max_chunk
-        )
         line_policy = line_policy or LinePolicy()
-        self._codec = CodecThreads(line_policy.codec_threads, self.counters)
+        self._codec = CodecThreads(
+            codec if self._bulk is not None else None, line_policy.codec_threads, self.counters
+        )
+        self.identity = replace(identity, encodings=self._codec.reads, max_chunk=policy.max_chunk)
         self._policy = policy
         self._clock = clock
         self._route = route or _split

@@ -73,7 +73,7 @@ class Intake:
         if chunk.encoding == AS_IS:
             buffer = self._core.chunk_buffer(peer.node, chunk)
         else:
-            check_encoded(chunk.encoding, chunk.length, event.size, self._max_chunk)
+            check_encoded(chunk.encoding, chunk.length, event.size, self._max_chunk, self._codec.reads)
         spare = None
         if buffer is not None and len(buffer) == event.size:
             target = buffer[:]

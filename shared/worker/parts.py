@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from shared.engine.synthetic import SyntheticRunner, SyntheticTiming
 from shared.errors import ConfigError, ModelError
 from shared.kv.layout import full_attention
 from shared.runtime.settings import MeshConfig, ModelConfig, NodeConfig
+from shared.transport.compression import ChunkCodec
 from shared.wire.messages import Announce, Role
 
 _SYNTHETIC_CONTEXT = 1 << 20
@@ -61,6 +63,16 @@ def build(mesh: MeshConfig, node: NodeConfig) -> Built:
         seconds=round(time.monotonic() - began, 2),
     )
     return Built(runner, prints, _context(model, runner.max_context))
+
+
+def plane_codec() -> Callable[[], ChunkCodec] | None:
+    """What makes the codec of chunks on the wire; None where only the base is installed, without numpy."""
+    try:
+        from shared.transport.planes import PlaneCodec
+    except ImportError:
+        structlog.get_logger().info("no numpy: KV is neither sent nor received compressed")
+        return None
+    return PlaneCodec
 
 
 def _synthetic(mesh: MeshConfig, node: NodeConfig, model: ModelConfig) -> Built:

@@ -33,7 +33,7 @@ from shared.worker.compiling import Compiling
 from shared.worker.engine_loop import EngineLoop
 from shared.worker.links import line_specs, mesh_key, route_to, tls_files
 from shared.worker.meeting import SENDS_TO
-from shared.worker.parts import Built, build, first_announce
+from shared.worker.parts import Built, build, first_announce, plane_codec
 from shared.worker.send_queues import NOTHING
 from shared.worker.worker import Worker
 
@@ -176,6 +176,7 @@ class WorkerProcess:
             tls=tls_files(mesh),
             route=lambda peer, address: route_to(mesh, node, peer, address),
             encoding=encoding_of(layout),
+            codec=plane_codec(),
         )
 
     def _dial(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shared.errors import ProtocolError, Remote, SessionOver
 from shared.policy.config import LinkPolicy
-from shared.transport.compression import PlaneCodec
+from shared.transport.planes import PlaneCodec
 from shared.wire.codec import check_payload, decode, encode
 from shared.wire.connection import ChunkStart, Connection, LinkMessage, Numbered
 from shared.wire.framing import Frame, FrameKind, chunk_head, frame_bytes
@@ -51,7 +51,7 @@ def targets() -> dict[str, Target]:
         Target("dialler", _dialler, _dialler_seeds, handshake),
         Target("control", _control, _control_seeds, session),
         Target("bulk", _bulk, _bulk_seeds, wire),
-        Target("planes", _planes, _plane_seeds, ("shared/transport/compression.py",)),
+        Target("planes", _planes, _plane_seeds, ("shared/transport/planes.py",)),
     )
     return {each.name: each for each in found}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from shared.policy.config import LinkPolicy
 from shared.transport.endpoint import Endpoint
 from shared.transport.line import LineSpec
+from shared.transport.planes import PlaneCodec
 from shared.transport.security import TlsFiles
 from shared.wire.handshake import Identity
 from shared.wire.messages import Message, Role
@@ -46,12 +47,20 @@ class Node:
         fingerprint: str = "",
         layout: bytes = b"",
         encoding: int = 0,
+        codec: bool = True,
     ) -> None:
         self.name = name
         self.identity = Identity(name, role, datacenter, incarnation, fingerprint, "", layout)
         self.core = core or RecordingCore()
         self.endpoint = Endpoint(
-            self.identity, self.core, policy, lines=lines, key=key, tls=tls, encoding=encoding
+            self.identity,
+            self.core,
+            policy,
+            lines=lines,
+            key=key,
+            tls=tls,
+            encoding=encoding,
+            codec=PlaneCodec if codec else None,
         )
         self.port = 0
 

@@ -14,6 +14,7 @@ from shared.transport.ahead import Ahead
 from shared.transport.codec_threads import CodecThreads, Decoded, Encoded
 from shared.transport.compression import PLANES_OF_2
 from shared.transport.intake import Intake
+from shared.transport.planes import PlaneCodec
 from shared.transport.tcp import Stream
 from shared.wire.connection import ChunkDone, ChunkStart, Connection
 from shared.wire.handshake import Dialler, Identity
@@ -25,7 +26,7 @@ class ByHand(CodecThreads):
     """Work is done when a test says so."""
 
     def __init__(self) -> None:
-        super().__init__(2, Counter())
+        super().__init__(PlaneCodec, 2, Counter())
         self.encodes: list[asyncio.Future[Encoded]] = []
         self.decodings: list[tuple[asyncio.Future[Decoded], memoryview]] = []
 
@@ -71,7 +72,7 @@ async def test_they_leave_in_the_order_in_which_they_came() -> None:
 
 async def test_threads_in_any_order() -> None:
     counters: Counter[str] = Counter()
-    codec = CodecThreads(3, counters)
+    codec = CodecThreads(PlaneCodec, 3, counters)
     happened = asyncio.Event()
     ahead = Ahead(codec, CompressionGauge("on"), PLANES_OF_2, happened.set)
     draw = random.Random(3)

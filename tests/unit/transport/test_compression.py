@@ -6,11 +6,13 @@ import random
 import struct
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import BadChunk
-from shared.transport.compression import AS_IS, PLANES_OF_2, PLANES_OF_4, PlaneCodec, encoding_for
+from shared.transport.compression import AS_IS, PLANES_OF_2, PLANES_OF_4, encoding_for
+from shared.transport.planes import PlaneCodec
 
 ENCODINGS = (PLANES_OF_2, PLANES_OF_4)
 
@@ -72,9 +74,19 @@ def test_damage_is_refused_or_caught_by_the_checksum_alone(data: st.DataObject, 
         assert into == bytes(4000)
 
 
-def test_a_plane_that_claims_to_be_huge_takes_no_memory() -> None:
-    import zstandard
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_an_encoded_chunk_lies_as_the_wire_says(encoding: int) -> None:
+    planes = [bytes([7] * 64), bytes(64), bytes(range(64))][-2 * encoding + 1 :]
+    top = bytes([63, 191] * 32)
+    data = b"".join(bytes(number) for number in zip(*planes, top, strict=True))
+    made = PlaneCodec().encode(data, encoding)
+    assert made is not None
+    size = struct.unpack_from("<I", made)[0]
+    assert zstandard.ZstdDecompressor().decompress(made[4 : 4 + size]) == top
+    assert made[4 + size :] == b"".join(planes)
 
+
+def test_a_plane_that_claims_to_be_huge_takes_no_memory() -> None:
     bomb = zstandard.ZstdCompressor(level=1).compress(bytes(100 << 20))
     made = struct.pack("<I", len(bomb)) + bomb + bytes(2000)
     with pytest.raises(BadChunk, match="not of 2000 bytes"):

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from shared.transport.compression import PLANES_OF_2, READS, PlaneCodec
+from shared.transport.compression import PLANES_OF_2, READS
 from shared.transport.line import LineSpec
+from shared.transport.planes import PlaneCodec
 from shared.transport.security import TlsFiles
 from shared.wire.codec import encode
 from shared.wire.framing import chunk_head
@@ -244,6 +245,35 @@ async def test_a_chunk_that_cannot_be_one_ends_its_connection(length: int, encod
         control, bulk = await raw(md)
         body = bytes(size)
         bulk.send(chunk_head(encode(head(body, length=length, encoding=encoding)), size) + body)
+        await bulk.until_closed()
+        assert md.endpoint.counters["refused_bad_chunk"] == 1
+        assert not md.core.chunks
+        await bulk.close()
+        await control.close()
+
+
+@pytest.mark.parametrize("lacks", ["p", "md"])
+async def test_without_a_codec_on_either_side_chunks_come_as_they_are(lacks: str) -> None:
+    data = kv(200_000)
+    receiver = ReceivingCore(len(data), 50_000)
+    p = Node("p", lines=[ON], core=SendingCore(data, 50_000), encoding=PLANES_OF_2, codec=lacks != "p")
+    md = Node("md", Role.MAIN, datacenter="b", lines=[ON], core=receiver, codec=lacks != "md")
+    async with wired(p, md):
+        await joined(p, md, bulk=1)
+        await receiver.until(lambda: not receiver.missing)
+    assert receiver.memory == data
+    assert {chunk.encoding for chunk, _, _ in receiver.chunks} == {0}
+
+
+async def test_an_encoded_chunk_to_a_side_without_a_codec_ends_its_connection() -> None:
+    md = Node("md", Role.MAIN, datacenter="b", codec=False)
+    async with wired(md):
+        await md.listen()
+        control, bulk = await raw(md)
+        assert control.agreed is not None
+        assert control.agreed.encodings == 0
+        body = encoded(kv(60_000))
+        bulk.send(chunk_head(encode(head(kv(60_000))), len(body)) + body)
         await bulk.until_closed()
         assert md.endpoint.counters["refused_bad_chunk"] == 1
         assert not md.core.chunks
