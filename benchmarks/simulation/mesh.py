@@ -112,7 +112,7 @@ class VirtualMesh:
         lines = [RouterLine(WAN, ("a", "b"), self.wan.rate, plan.wan_rtt)]
         lines += [RouterLine("", (side, side), line.rate, plan.lan_rtt) for side, line in self.lans.items()]
         incarnation = self.random.getrandbits(63) + 1
-        core = RouterCore("r", "a", incarnation, plan.router, worker=plan.worker, lines=lines)
+        core = RouterCore("r", "a", incarnation, plan.router, worker=plan.worker, line=plan.line, lines=lines)
         self.router = self.sim.add(Node("r", m.Role.ROUTER, core, incarnation, "a"))
         return core
 

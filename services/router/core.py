@@ -39,7 +39,7 @@ from services.router.sources import Sources
 from services.router.steering import Steering
 from services.router.watch import Watch
 from shared.errors import Unavailable
-from shared.policy.config import LinkPolicy, RouterPolicy, WorkerPolicy
+from shared.policy.config import LinePolicy, LinkPolicy, RouterPolicy, WorkerPolicy
 from shared.wire import messages as m
 from shared.wire.messages import Message, Rid, Role
 from shared.wire.port import Instruction, PeerInfo
@@ -61,6 +61,7 @@ class RouterCore:
         *,
         worker: WorkerPolicy | None = None,
         link: LinkPolicy | None = None,
+        line: LinePolicy | None = None,
         lines: Iterable[Line] = (),
         templates: Mapping[str, str] | None = None,
     ) -> None:
@@ -95,7 +96,7 @@ class RouterCore:
         self._rewarm = Rewarm(mesh, recent, self._gate.new_rid)
         self._meeting = Meeting(mesh)
         self.observer = Observer(node, datacenter, mesh, self.requests)
-        self._sharing = Sharing(mesh)
+        self._sharing = Sharing(mesh, (line or LinePolicy()).oldest_share)
         self._audit = Audit(mesh)
         self._handlers = self._table()
 

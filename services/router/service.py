@@ -67,6 +67,7 @@ class RouterService:
             mesh.policy.router,
             worker=mesh.policy.worker,
             link=mesh.policy.link,
+            line=mesh.policy.line,
             lines=[Line(spec.name, spec.between, spec.rate, spec.rtt) for spec in specs],
             templates=templates,
         )

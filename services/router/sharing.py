@@ -4,6 +4,8 @@ policy.
 
 from __future__ import annotations
 
+import math
+
 from services.router.lines import Line
 from services.router.mesh import Mesh
 from shared.policy.line_share import SenderReport, shares
@@ -27,8 +29,10 @@ it has is sent and waits for acknowledgement, or is not computed yet."""
 class Sharing:
     """Sends shares while there is something to share; the transport of each sender obeys."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, oldest_share: float) -> None:
+        """`oldest_share`: part of each line for its oldest transfer."""
         self._mesh = mesh
+        self._oldest_share = oldest_share
         self._seq = 0
         self._dealt_at = float("-inf")
         self._busy = False
@@ -57,11 +61,13 @@ class Sharing:
             report = worker.report
             if report is None or worker.suspect or not report.unsent_bytes.get(line.name):
                 continue
-            unsent = report.unsent_bytes[line.name]
-            smallest = report.smallest_remaining.get(line.name) or NOTHING_SMALL
+            # reports count bytes of KV, the line carries what they are compressed to
+            gain = max(1.0, report.line_gain.get(line.name, 1.0))
+            unsent = math.ceil(report.unsent_bytes[line.name] / gain)
+            smallest = math.ceil(report.smallest_remaining.get(line.name, 0) / gain) or NOTHING_SMALL
             oldest = report.oldest_age_ms.get(line.name, 0) / 1000
             reports[worker.node] = SenderReport(unsent, smallest, oldest)
-        dealt = shares(line.rate, reports, horizon=HORIZON)
+        dealt = shares(line.rate, reports, self._oldest_share, HORIZON)
         for node, share in dealt.items():
             self._seq += 1
             ttl = int(1000 * self._mesh.policy.share_ttl)
