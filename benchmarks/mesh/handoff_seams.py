@@ -155,6 +155,7 @@ def measure(cell: Cell, requests: int, seed: int) -> tuple[list[Seam], list[floa
     weights = Weights()
     mesh.sim.spy = weights.see
     draw = mesh.random
+    _teach(mesh)
     outputs = cell.backlog + _AFTER + int(2 * (cell.rtt_ms / 1e3 + 0.5) / STEP)
     if cell.busy:
         mesh.submit(list(draw.randbytes(_BLOCK)), _FOR_EVER, max_tokens=_FOR_EVER)
@@ -166,6 +167,13 @@ def measure(cell: Cell, requests: int, seed: int) -> tuple[list[Seam], list[floa
     failed = [client for client in asked if client.outcome != "done"]
     assert not failed, failed[0]
     return mesh.seams(asked), [client.stall for client in asked], weights
+
+
+def _teach(mesh: SeamMesh) -> None:
+    """Prefill learns what a step takes: its first is a small one."""
+    client = mesh.submit(list(mesh.random.randbytes(2 * _BLOCK)), 1, max_tokens=1)
+    mesh.until([client])
+    mesh.run(5.0)
 
 
 def _alone(mesh: SeamMesh, outputs: int) -> Client:

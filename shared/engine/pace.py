@@ -1,4 +1,5 @@
-"""How many new tokens a step may take beside decodes before it takes too long for them. No clock.
+"""How many new tokens a step may take before it takes too long: for decodes beside it, for a sign of life. No
+clock.
 
 Learnt from the steps themselves, so that one setting fits a laptop and a GPU: a step takes so much, so much
 more for each decode, and so much for each token of an extend. The three are fitted together to the last
@@ -27,6 +28,9 @@ while extends never cease."""
 GROWTH = 4
 """Times as many tokens as any recent step had beside decodes: what small extends cost says little of large
 ones."""
+
+FIRST = 256
+"""Tokens of the first steps without decodes, until one has told how long they take."""
 
 _OLD = 4 * PROBE  # steps after which one is forgotten where there are newer ones of its kind
 _SHORTEST = 1e-9  # seconds: no step takes less, and squares of its inverse are still numbers
@@ -88,6 +92,14 @@ class Pace:
             if self._number - self._mixed[-1].number >= PROBE:  # no wrong estimate may keep itself alive
                 room = max(room, 2 * LEAST)
         return max(least, min(most, room))
+
+    def alone(self, seconds: float, most: int) -> int:
+        """New tokens of a step without decodes, for it to take so long: `most` at most, a few at least."""
+        seen = self._alone or self._mixed
+        if not seen:
+            return min(most, FIRST)
+        fit = seconds * sum(step.extended for step in seen) / sum(step.seconds for step in seen)
+        return min(most, max(LEAST, int(fit)))
 
     def _probes(self) -> bool:
         """Whether it is time to see decodes almost alone."""

@@ -8,6 +8,9 @@ from shared.engine.pace import LEAST, Pace
 from shared.engine.sequence import Goal, Sequence
 from shared.policy.config import WorkerPolicy
 
+SIGNS = 4
+"""Steps that end at least in the time after which an engine without any is taken as lost."""
+
 FAIR_TURN = 4
 """One in so many steps and places is given strictly by age, so that no priority can wait for ever."""
 
@@ -39,8 +42,8 @@ class Scheduler:
         fit.
 
         While a sequence decodes, the new tokens of a step are at most `token_budget`, decodes included, and
-        extends get what the pace allows beside them, at least a few; alone, they get `max_chunk_tokens`. What
-        one leaves is given to the next.
+        extends get what the pace allows beside them, at least a few; alone, they get `max_chunk_tokens`, or
+        fewer where these would take too long. What one leaves is given to the next.
         """
         decodes: list[Sequence] = []
         extends: list[Sequence] = []
@@ -62,7 +65,7 @@ class Scheduler:
 
     def _room(self, decoding: int) -> int:
         if not decoding:
-            return self._policy.max_chunk_tokens
+            return self._pace.alone(self._policy.owner_stall / SIGNS, self._policy.max_chunk_tokens)
         budget = self._policy.token_budget
         return self._pace.room(decoding, max(budget - decoding, min(budget, LEAST)))
 

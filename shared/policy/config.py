@@ -73,7 +73,8 @@ class WorkerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     extend_stretch: float = 1.75
     """Longest step while others decode, as a multiple of a step of decodes alone; extends are cut to it."""
     max_chunk_tokens: int = 2048
-    """New tokens of one sequence per step when nothing decodes."""
+    """New tokens of one sequence per step when nothing decodes; fewer where these would take more than a
+    quarter of `owner_stall`."""
     growth_tokens: int = 256
     """Output tokens that admission at a decoder reserves room for (or max_tokens, if less)."""
     local_tokens: int = 256

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 
 from shared.engine.api import StepPlan, StepResult, WorkItem
-from shared.engine.pace import LEAST, PROBE, Pace
+from shared.engine.pace import FIRST, LEAST, PROBE, Pace
 
 MOST = 500
 WAYS: dict[str, Callable[[int], int]] = {
@@ -164,3 +164,29 @@ def test_steps_that_take_no_time_teach_nothing() -> None:
         step(pace, 4, 0, seconds)
         step(pace, 4, 50, seconds)
         assert pace.room(4, MOST) == MOST
+
+
+@pytest.mark.parametrize("rate", [1e1, 1e2, 1e3, 1e5, 1e7])
+def test_a_step_alone_takes_no_longer_than_it_may_however_slow_the_machine(rate: float) -> None:
+    """From the second step on; and one that is fast enough gets the whole chunk."""
+    machine = Machine(0.02, 0.0, 1 / rate)
+    tokens = machine.pace.alone(2.0, 2048)
+    assert tokens == FIRST
+    for _ in range(4):
+        step(machine.pace, 0, tokens, machine.seconds(0, tokens))
+        tokens = machine.pace.alone(2.0, 2048)
+        assert machine.seconds(0, tokens) <= 2.0
+    assert tokens == 2048 or machine.seconds(0, tokens) > 1.5
+
+
+def test_what_is_seen_beside_decodes_bounds_a_step_alone() -> None:
+    machine = Machine(0.02, 0.001, 0.01)
+    step(machine.pace, 4, 50, machine.seconds(4, 50))
+    assert LEAST < machine.pace.alone(2.0, 2048) <= 200
+
+
+def test_a_step_alone_has_a_few_tokens_at_least() -> None:
+    machine = Machine(1.0, 0.0, 5.0)
+    step(machine.pace, 0, 8, machine.seconds(0, 8))
+    assert machine.pace.alone(2.0, 2048) == LEAST
+    assert machine.pace.alone(2.0, 4) == 4

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from shared.engine.synthetic import SyntheticTiming
 from shared.errors import Overloaded, Unavailable
 from shared.wire import messages as m
 from tests.support.mesh_scenes import LONG, PLAIN, RELAYED, at_main, nodes, owner, relaying
-from tests.support.whole_mesh import WholeMesh, policy, prompt
+from tests.support.whole_mesh import WholeMesh, policy, prompt, worker_policy
 
 # --- silence ------------------------------------------------------------------------------------------------
 
@@ -132,4 +133,27 @@ def test_a_line_that_damages_everything_is_given_up_and_the_mesh_lives() -> None
     mesh.run(31.0)  # main decode gets no work for a while
     other = mesh.submit(prompt(60, seed=2), 20)
     mesh.finish(other)
+    mesh.settle()
+
+
+# --- slowness -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("p1", "md1"), ("md1",)], ids=["prefill", "main decode alone"])
+def test_a_slow_engine_is_not_taken_for_one_that_makes_no_steps(names: tuple[str, ...]) -> None:
+    """A whole chunk would take 13 s there."""
+    mesh = WholeMesh(
+        *names,
+        blocks=1000,
+        wan=1e6,
+        worker=worker_policy(max_chunk_tokens=512),
+        router=policy(relay=False, md_local_tokens=0, md_local_tokens_line_down=4000),
+        timing=SyntheticTiming(step=0.004, token=0.025),
+    )
+    first = mesh.submit(prompt(450), 3, deadline=600.0)
+    mesh.until(lambda: bool(first.outcome), 200.0)
+    client = mesh.submit(prompt(600, seed=2), 3, deadline=600.0)
+    mesh.until(lambda: bool(client.outcome), 200.0)
+    assert (first.outcome, client.outcome) == ("done", "done")
+    assert mesh.core.mesh.counters["owner_stalls_total"] == 0
     mesh.settle()
