@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import httpx
 import msgspec
 
+from shared.policy.config import RouterPolicy
 from tests.chaos.asking import Ask, Knows, Manner, short
 from tests.chaos.judging import Tally, Trouble, difference
 from tests.support.small_tokenizer import EOS
@@ -23,6 +24,7 @@ AFTER = 10.0
 """Seconds after a fault in which a refusal may still be its consequence."""
 ROUTER_AFTER = 2.0
 """The same for a connection to a router that died."""
+_WAITS = RouterPolicy().replace_wait
 _SMALL = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]  # so that a slow reader is felt by the router
 _FIRST, _LAST = 3, 250  # ids that prompts are made of
 _LEAVE_WITHIN = 5.0  # seconds after which one that waits for a moment to leave goes anyway
@@ -246,13 +248,18 @@ class Client:
             tally.notes.append(f"{self.name} ended by {ask.finish}, not {reason}: {short(ask)}")
 
     def _judge_error(self, ask: Ask) -> None:
-        """Refusals with Retry-After during trouble, and all that a router's death ends, are allowed."""
+        """Refusals with Retry-After during trouble, and all that a router's death ends, are allowed; and that
+        an answer is given up while no worker of a role has been there for `replace_wait`."""
         tally, now = self._tally, self._clock()
         tally.errors[ask.error] += 1
         refused = not ask.accepted and ask.error.endswith("+retry")
         broken_off = not ask.error[0].isdigit() and ask.error.endswith(("Error", "Timeout"))
         if broken_off and not self.spared and self._trouble.ends_rightly(ask.began, now, after=ROUTER_AFTER):
             tally.excused += 1
+            return
+        given_up = ask.accepted and ask.error == "unavailable"
+        if given_up and self._trouble.gives_up_rightly(now, _WAITS, after=ROUTER_AFTER):
+            tally.given_up += 1
             return
         if refused and self._trouble.during(ask.began, now, after=AFTER):
             return

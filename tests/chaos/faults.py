@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal
 
 from benchmarks.wan.proxy import WanProxy
-from tests.chaos.judging import Trouble
+from tests.chaos.judging import Span, Trouble
 from tests.chaos.scene import ROUTER
 from tests.chaos.stage import Stage
 from tests.chaos.tripwire import Wire
@@ -126,7 +126,7 @@ class Faults:
             died = await self._stage.died(name, _ARMED)
             self.say(f"{name} {'died' if died else 'has not come'} by {wire}")
             if died:
-                with self._broken():
+                with self._broken(self._away(name)):
                     await asyncio.sleep(self._draw.uniform(0.0, 2.0))
                     await self._start(name)
         finally:
@@ -136,7 +136,7 @@ class Faults:
     async def _damage(self) -> bool:
         """A prefill sends damaged chunks for some seconds."""
         name = self._some_worker("prefill")
-        async with self._holding(name, dies=False) as free:
+        async with self._holding(name, away=False) as free:
             if free:
                 self.say(f"{name} damages what it sends")
                 self._stage.arm(name, Wire("damage", part=self._draw.choice((0.02, 0.3))))
@@ -205,17 +205,19 @@ class Faults:
         return self._draw.choice(kept if kept and self._draw.random() < 0.7 else free)
 
     @asynccontextmanager
-    async def _holding(self, name: str, *, dies: bool = True, drains: bool = False) -> AsyncIterator[bool]:
+    async def _holding(
+        self, name: str, *, dies: bool = True, drains: bool = False, away: bool = True
+    ) -> AsyncIterator[bool]:
         """The node for one fault alone; False where another has it already."""
         if name in self._busy:
             yield False
             return
         self._busy.add(name)
         try:
-            ends: list[tuple[float, float]] | None = None
-            if name == ROUTER and dies:
-                ends = self._trouble.draining if drains else self._trouble.router
-            with self._broken(ends):
+            noted = [self._away(name)] if away else []
+            if name == ROUTER and dies and away:
+                noted.append(self._trouble.draining if drains else self._trouble.router)
+            with self._broken(*noted):
                 yield True
         finally:
             self._busy.discard(name)
@@ -254,11 +256,14 @@ class Faults:
     def _names(self, links: Sequence[WanProxy]) -> str:
         return ", ".join(f"{a}>{b}" for (a, b), link in self._stage.links.items() if link in links)
 
+    def _away(self, name: str) -> list[Span]:
+        return self._trouble.away.setdefault(name, [])
+
     @contextmanager
-    def _broken(self, ends: list[tuple[float, float]] | None = None) -> Iterator[None]:
-        """A time of trouble; `ends`: where it is noted too, as it may end requests."""
+    def _broken(self, *noted: list[Span]) -> Iterator[None]:
+        """A time of trouble; `noted`: where it is noted too, as it may end requests."""
         clock = asyncio.get_running_loop().time
-        spans = [self._trouble.spans, *([ends] if ends is not None else [])]
+        spans = [self._trouble.spans, *noted]
         open_span = (clock(), _NEVER)
         for one in spans:
             one.append(open_span)

@@ -4,7 +4,7 @@ errors that the failure table does not allow. Knows no sockets and no faults bey
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,14 +46,21 @@ def difference(told: Sequence[int], expected: Sequence[int], *, ended: bool) -> 
     return Difference(wrong=len(told) - same, at=same)
 
 
+Span = tuple[float, float]
+"""Of loop time."""
+
+
 @dataclass
 class Trouble:
-    """When something was broken on purpose: spans of loop time. `router` spans also end streams rightly, and
-    `draining` ones what was asked after their beginning."""
+    """When something was broken on purpose. `router` spans also end streams rightly, and `draining` ones what
+    was asked after their beginning. `away`: when each node could not be asked, until it answered again;
+    `fellows`: the workers of each role without which no answer goes on."""
 
-    spans: list[tuple[float, float]] = field(default_factory=list)
-    router: list[tuple[float, float]] = field(default_factory=list)
-    draining: list[tuple[float, float]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    router: list[Span] = field(default_factory=list)
+    draining: list[Span] = field(default_factory=list)
+    away: dict[str, list[Span]] = field(default_factory=dict)
+    fellows: Sequence[Collection[str]] = ()
 
     def during(self, began: float, ended: float, *, after: float) -> bool:
         """Whether anything was broken in this time, or up to `after` seconds before it."""
@@ -65,6 +72,15 @@ class Trouble:
             return True
         return any(start - _IN_FLIGHT <= began <= stop + after for start, stop in self.draining)
 
+    def gives_up_rightly(self, now: float, waits: float, *, after: float) -> bool:
+        """Whether an answer is given up at this time as it must: all workers of a role have been away for as
+        long as a request waits for one, each up to `after` seconds longer than until it answered.
+        """
+        return any(
+            all(_covered(self.away.get(name, ()), now - waits, now, after) for name in names)
+            for names in self.fellows
+        )
+
     def calm(self, began: float, ended: float) -> float:
         """Seconds of this time in which nothing was broken."""
         broken, reached = 0.0, began
@@ -74,6 +90,13 @@ class Trouble:
                 broken += stop - start
                 reached = stop
         return ended - began - broken
+
+
+def _covered(spans: Iterable[Span], began: float, ended: float, after: float) -> bool:
+    for start, stop in sorted(spans):
+        if start <= began:
+            began = max(began, stop + after)
+    return began >= ended
 
 
 @dataclass
@@ -89,6 +112,7 @@ class Tally:
     hangs: int = 0
     lost: int = 0
     excused: int = 0
+    given_up: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     not_allowed: Counter[str] = field(default_factory=Counter)
     pipelines: Counter[str] = field(default_factory=Counter)
@@ -131,6 +155,7 @@ def verdict(
         "finished": tally.finished,
         "left": dict(tally.left),
         "ended_with_the_router": tally.excused,
+        "given_up_without_workers": tally.given_up,
         "pipelines": dict(tally.pipelines),
         "crashes": list(crashes),
     }

@@ -95,9 +95,13 @@ class Scene:
         """The workers with whom a worker has a KV session."""
         return {a if b == name else b for a, b in self.pairs() if name in (a, b)} - set(self.routers)
 
+    def workers(self, role: RoleName) -> list[str]:
+        """All of a role."""
+        return [name for name, (its, _) in self.nodes.items() if its == role]
+
     @property
     def routers(self) -> list[str]:
-        return [name for name, (role, _) in self.nodes.items() if role == "router"]
+        return self.workers("router")
 
     def far(self, source: str, target: str) -> bool:
         """Whether the line is between two nodes."""

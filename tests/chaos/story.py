@@ -66,7 +66,8 @@ class Story:
         self._clock = asyncio.get_running_loop().time
         self._tally = Tally()
         self._knows = knows
-        self._trouble = Trouble()
+        fellows = [plan.scene.workers(role) for role in ("main_decode", "prefill")]
+        self._trouble = Trouble(fellows=fellows)
         draw = random.Random(plan.seed)
         stems = [[draw.randrange(3, 250) for _ in range(plan.manner.stem)] for _ in range(6)]
         self._clients = [

@@ -72,6 +72,28 @@ def test_calm_time_is_what_no_trouble_covers() -> None:
     assert not trouble.during(9.5, 10.0, after=0.1)
 
 
+@pytest.mark.parametrize(
+    ("away", "rightly"),
+    [
+        ({"m0": [(60.0, 110.0)], "m1": [(69.0, float("inf"))]}, True),
+        ({"m0": [(60.0, 80.0), (79.0, 99.0)], "m1": [(69.0, 110.0)]}, True),
+        ({"m0": [(60.0, 80.0), (81.5, 110.0)], "m1": [(69.0, 110.0)]}, True),  # it had not joined yet
+        ({"m0": [(60.0, 80.0), (84.0, 110.0)], "m1": [(69.0, 110.0)]}, False),
+        ({"m0": [(71.0, 110.0)], "m1": [(60.0, 110.0)]}, False),
+        ({"m0": [(60.0, 110.0)], "p0": [(60.0, 110.0)]}, False),
+        ({"m0": [(60.0, 97.0)], "m1": [(60.0, 110.0)]}, False),
+        ({"p0": [(60.0, 110.0)]}, False),
+        ({"p0": [(60.0, 110.0)], "p1": [(70.0, 110.0)]}, True),
+        ({}, False),
+    ],
+)
+def test_an_answer_is_given_up_rightly_while_a_role_has_nobody(
+    away: dict[str, list[tuple[float, float]]], rightly: bool
+) -> None:
+    trouble = Trouble(away=away, fellows=[["m0", "m1"], ["p0", "p1"]])
+    assert trouble.gives_up_rightly(100.0, 30.0, after=2.0) is rightly
+
+
 def test_what_is_held_at_rest_is_a_leak() -> None:
     rest = {"pool_blocks": 8.0, "pool_free": 5.0, "pool_cached": 3.0, "held_pins": 0.0, "tasks": 9.0}
     before = Held(rest, 4)
