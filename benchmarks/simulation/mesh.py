@@ -193,6 +193,10 @@ class VirtualMesh:
                 found = max(found, next(absent, len(hashes)))
         return found * self.plan.block_tokens
 
+    def flush(self) -> None:
+        """All workers drop what nobody uses, as an operator asks for."""
+        self.sim.call(self.router, self.core.flush)
+
     def forget(self) -> None:
         """Main decodes drop what nobody uses: a decoder without a cache of past turns."""
         for name in self.workers:
@@ -233,6 +237,7 @@ class VirtualMesh:
         session: bytes = b"",
         priority: int = 0,
         deadline: float = 0.0,
+        relay_allowed: bool = True,
     ) -> Client:
         """A client's request whose answer will have `outputs` ids (its `seed` says so); that is told to
         nobody.
@@ -252,6 +257,7 @@ class VirtualMesh:
             session=session,
             priority=priority,
             deadline=deadline,
+            relay_allowed=relay_allowed,
         )
         client = Client(self.sim.now, len(ids), tag)
         self.clients.append(client)

@@ -15,14 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer
 
-from scripts.demo import texts
+from scripts.demo.acts import LONG, Act, Measured, acts
 from scripts.demo.client import Messages, Run, ask
 from scripts.demo.judge import Judge, problems, row
 from scripts.demo.screen import Screen
@@ -30,22 +28,6 @@ from scripts.demo.stage import MODEL_NAME, Stage, open_stage
 from scripts.model_cache import model_dir
 from shared.errors import MeshError, StartFailed
 from shared.runtime.service import run_loop
-
-_LINE_TIMES_PREFILL = 3.0
-_LONG = 1536
-_SINGULAR = 1280
-_SHORT_ANSWER = 64
-_MOST_TOKENS = 4000
-"""Of the long answer, whatever the line's rate; the context has room for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """This machine, on one thread: seconds of the long prefill and of a decode step, bytes of its KV."""
-
-    prefill: float
-    step: float
-    kv_bytes: float
 
 
 def main() -> int:
@@ -73,12 +55,12 @@ async def _demo(screen: Screen, options: argparse.Namespace) -> int:
     directory: Path = options.logs
     count = _counter(model)
     screen.say(f"model {model.name}, float32; logs in {directory}")
-    screen.say(f"measuring one prefill of {_LONG} tokens on this machine ...")
+    screen.say(f"measuring one prefill of {LONG} tokens on this machine ...")
     measured = await _measure(model)
-    rate = options.rate_mbit or 8e-6 * measured.kv_bytes / (_LINE_TIMES_PREFILL * measured.prefill)
+    rate = options.rate_mbit or measured.line_rate()
     screen.say(
         f"prefill {measured.prefill:.1f} s, its KV {measured.kv_bytes / 1e6:.0f} MB: the line has {rate:.1f} "
-        f"Mbit/s ({8e-6 * measured.kv_bytes / rate:.1f} s for it) and {options.rtt_ms:.0f} ms round trip"
+        f"Mbit/s ({measured.line_seconds(rate):.1f} s for it) and {options.rtt_ms:.0f} ms round trip"
     )
 
     def progress(names: list[str]) -> None:
@@ -89,17 +71,19 @@ async def _demo(screen: Screen, options: argparse.Namespace) -> int:
     ) as stage:
         screen.say("four services are up: router, prefill and relay decode in datacenter a, main decode in b")
         screen.legend()
-        runs, min_tokens = await _requests(screen, stage, measured, count, directory)
+        played = acts(measured, rate, count)
+        runs = await _play(screen, stage, played, directory)
         leaked = await asyncio.to_thread(_held, stage)
     screen.say("\ncomparing every token with the reference ...")
-    return await asyncio.to_thread(_judge, screen, model, runs, min_tokens, leaked)
+    least = {act.name: act.min_tokens for act in played}
+    return await asyncio.to_thread(_judge, screen, model, runs, least, leaked)
 
 
 def _judge(screen: Screen, model: Path, runs: list[Run], min_tokens: dict[str, int], leaked: int) -> int:
     judge = Judge(model)
     stop_ids = _stop_ids(model)
     rows = [
-        row(run, judge.equals_reference(run, min_tokens=min_tokens.get(run.name, 0), stop_ids=stop_ids))
+        row(run, judge.equals_reference(run, min_tokens=min_tokens[run.name], stop_ids=stop_ids))
         for run in runs
     ]
     screen.table(rows)
@@ -112,62 +96,41 @@ def _judge(screen: Screen, model: Path, runs: list[Run], min_tokens: dict[str, i
     return 1 if found else 0
 
 
-async def _requests(
-    screen: Screen, stage: Stage, measured: Measured, count: Callable[[str], int], logs: Path
-) -> tuple[list[Run], dict[str, int]]:
-    """The five requests, in order."""
+async def _play(screen: Screen, stage: Stage, played: list[Act], logs: Path) -> list[Run]:
+    """What each act showed, in order."""
     client = AsyncOpenAI(base_url=f"{stage.base_url}/v1", api_key="none", max_retries=0, timeout=600.0)
-    line = 8e-6 * measured.kv_bytes / stage.rate_mbit
-    answer = min(_MOST_TOKENS, int(1.1 * line / measured.step) + 96)
-    long_text = texts.notes(1, _LONG - 60, count) + texts.QUESTION
-    singular_text = texts.notes(2, _SINGULAR, count) + texts.SINGULAR
     runs: list[Run] = []
-
-    async def one(name: str, what: str, messages: Messages, max_tokens: int, **more: Any) -> Run:
-        screen.title(name, what)
+    talk: Messages = []
+    for act in played:
+        if act.flushed:
+            await asyncio.to_thread(_flush, stage)
+        screen.title(act.name, act.what)
         before = stage.wan.carried[0]
+        talk = [*(talk if act.goes_on else ()), {"role": "user", "content": act.text}]
         run = await ask(
-            client, name, MODEL_NAME, messages, max_tokens=max_tokens, on_text=screen.piece, **more
+            client,
+            act.name,
+            MODEL_NAME,
+            talk,
+            max_tokens=act.max_tokens,
+            min_tokens=act.min_tokens,
+            without=act.without,
+            on_text=screen.piece,
         )
+        talk.append({"role": "assistant", "content": run.text})
         await asyncio.to_thread(_settle, stage)
         run.kv_bytes_wan = stage.wan.carried[0] - before
         screen.time_line(run)
-        (logs / f"{name}.json").write_text(json.dumps(run.pdd, indent=1), encoding="utf-8")
+        (logs / f"{act.name}.json").write_text(json.dumps(run.pdd, indent=1), encoding="utf-8")
         runs.append(run)
-        return run
-
-    talk: Messages = [{"role": "user", "content": long_text}]
-    first = await one(
-        "long", "no hit anywhere, and an answer that outlives the line", talk, answer, min_tokens=answer - 16
-    )
-    talk = [*talk, {"role": "assistant", "content": first.text}, {"role": "user", "content": texts.FOLLOW_UP}]
-    second = await one("followup", "the next turn: only missing blocks cross", talk, 48)
-    talk = [
-        *talk,
-        {"role": "assistant", "content": second.text},
-        {"role": "user", "content": texts.SHORT_TURN},
-    ]
-    await one("md_local", "a turn so short that main decode extends it alone", talk, 24)
-    await one(
-        "singular", "a long new prompt, a very short answer", [{"role": "user", "content": singular_text}], 4
-    )
-    await asyncio.to_thread(_flush, stage)
-    await one(
-        "relay_off",
-        "the first prompt again, caches flushed, relay off",
-        [{"role": "user", "content": long_text}],
-        _SHORT_ANSWER,
-        min_tokens=_SHORT_ANSWER - 16,
-        without=("relay",),
-    )
     await client.close()
-    return runs, {"long": answer - 16, "relay_off": _SHORT_ANSWER - 16}
+    return runs
 
 
 async def _measure(model: Path) -> Measured:
     """Run the calibration in a process of its own."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "scripts.demo.calibrate", str(model), str(_LONG), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "scripts.demo.calibrate", str(model), str(LONG), stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate()
     if process.returncode:

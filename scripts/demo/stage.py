@@ -49,7 +49,7 @@ async def open_stage(
         (directory / "admin.key").write_text(admin_key, encoding="ascii")
         config = directory / "mesh.toml"
         config.write_text(
-            _mesh_file(directory, model, listen, http, routes, rate_mbit, rtt_ms), encoding="utf-8"
+            mesh_file(directory, model, listen, http, routes, rate_mbit, rtt_ms), encoding="utf-8"
         )
         async with Children(load_mesh(config), config, directory / "logs") as children:
             await children.start_all()
@@ -75,7 +75,7 @@ async def _route(wan: WanProxy, address: str, *, flip: bool) -> str:
     return f"127.0.0.1:{await wan.route(host, int(port), flip=flip)}"
 
 
-def _mesh_file(
+def mesh_file(
     directory: Path,
     model: Path,
     listen: dict[str, str],
@@ -84,7 +84,9 @@ def _mesh_file(
     rate_mbit: float,
     rtt_ms: float,
 ) -> str:
-    """mesh.toml of the demo. A TOML basic string is a JSON string."""
+    """mesh.toml of the demo; addresses by node, routes by (datacenter, node). A TOML basic string is a JSON
+    string.
+    """
     text = [
         "[model]",
         f"path = {json.dumps(str(model))}",
