@@ -29,7 +29,9 @@ class TokenBucket:
         if self.rate == UNLIMITED:
             return 0.0
         self._fill(now)
-        return 0.0 if self._tokens > -1 else -self._tokens / self.rate  # less than a byte is rounding
+        if self._tokens > -1:  # less than a byte is rounding
+            return 0.0
+        return -self._tokens / self.rate if self.rate > 0 else UNLIMITED
 
     def spend(self, now: float, size: int) -> None:
         """`size` bytes were sent."""

@@ -129,7 +129,8 @@ class Book:
         for stream in peer.streams():
             stream.abort(f"session over: {reason}")
         peer.leave()
-        peer.line.shares.drop(peer.node)
+        for line in self.lines.values():  # a router deals lines that it is not reached over
+            line.shares.drop(peer.node)
         self._counters["sessions_lost"] += 1
         self._log.info("session lost", peer=peer.node, reason=reason, resent_bytes=peer.session.resent_bytes)
         self._core.on_lost(now, peer.node, reason)

@@ -188,6 +188,7 @@ class Inbound:
                 line.shares.grant(
                     now, peer.node, message.seq, message.rate, ttl, message.senders, message.oldest
                 )
+                line.turn(now)
             return
         self._core.on_message(now, peer.node, message, payload)
 

@@ -24,6 +24,8 @@ _TURN_BYTES = 8 << 20
 """Sent in one go at most, then the loop gets its turn."""
 _SAVED = 0.02
 """Seconds of the rate that may be sent at once: a loop that comes that much too late still keeps the rate."""
+_AGAIN = 0.02
+"""Seconds for which a line waits for its rate at most: its share may have grown meanwhile, or ended."""
 _LOOK = 0.002
 """Seconds until a sender whose bytes are late is looked at again."""
 _MOST_INTERVAL = 0.5
@@ -318,7 +320,10 @@ class Line:
         if self._timer is not None:
             return
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(delay, self._again) if delay > 0 else loop.call_soon(self._again)
+        if delay > 0:
+            self._timer = loop.call_later(min(delay, _AGAIN), self._again)
+        else:
+            self._timer = loop.call_soon(self._again)
 
     def _again(self) -> None:
         self._timer = None

@@ -262,7 +262,7 @@ class Stream(asyncio.BufferedProtocol):
             self.set_option(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
             self.set_option(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, dscp << 2)
         if pace:
-            self.set_option(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, min(pace, 0xFFFFFFFF))
+            self.set_option(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("Q", pace))  # no int holds it
         if timeout:
             self.set_option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))
 
