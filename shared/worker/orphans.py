@@ -42,6 +42,7 @@ class Orphans:
         """Its session has ended."""
         for room in self._rooms:
             room.orphan(router)
+        self._site.timers.clear(("orphan_unasked", router))
         self._silent(now, router)
 
     def on_session(self, router: str, incarnation: int) -> None:
@@ -50,9 +51,10 @@ class Orphans:
         """
         for room in self._rooms:
             room.abandon(router, incarnation)
-        self._site.timers.clear(("orphan_pause", router))
-        for room in self._rooms:
-            room.resume(router)
+        end = self._site.timers.deadline(("orphan_end", router))
+        if end is not None:
+            self._site.timers.set(("orphan_unasked", router), end)
+        self._back(router)
 
     def _silent(self, since: float, router: str) -> None:
         policy = self._site.policy
@@ -71,9 +73,13 @@ class Orphans:
             room.pause(router)
 
     def on_end_due(self, router: str) -> None:
+        """It has been silent, or lost, for the whole lease."""
+        for room in self._rooms:
+            room.orphan(router)
+        self.on_unasked_due(router)
+
+    def on_unasked_due(self, router: str) -> None:
+        """What was lost with its session and not asked for since ends."""
         self._site.count("orphan_ends_total")
-        if self._site.peers.get(router) is None or self._site.peers.is_suspect(router):
-            for room in self._rooms:
-                room.orphan(router)
         for room in self._rooms:
             room.abandon(router, None)

@@ -45,6 +45,11 @@ class Timers:
     def has(self, key: Key) -> bool:
         return key in self._when
 
+    def deadline(self, key: Key) -> float | None:
+        """When `key` is due; None where it is not set."""
+        known = self._when.get(key)
+        return None if known is None else known[0]
+
     def next(self) -> float | None:
         """The earliest deadline."""
         while self._heap:

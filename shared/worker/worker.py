@@ -100,6 +100,7 @@ class Worker:
             "load": lambda now, _: rooms.reports.on_due(now),
             "orphan_pause": lambda _now, router: rooms.orphans.on_pause_due(router),
             "orphan_end": lambda _now, router: rooms.orphans.on_end_due(router),
+            "orphan_unasked": lambda _now, router: rooms.orphans.on_unasked_due(router),
         }
 
     # --- ControlCore ----------------------------------------------------------------------------------------

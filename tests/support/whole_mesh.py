@@ -398,7 +398,7 @@ class WholeMesh:
 
 def leftovers(node: WorkerNode) -> list[str]:
     """Timers of things that have ended."""
-    own = {"load", "orphan_pause", "orphan_end"}
+    own = {"load", "orphan_pause", "orphan_end", "orphan_unasked"}
     return [kind for kind, _ in node.worker.site.timers._when if kind not in own]
 
 

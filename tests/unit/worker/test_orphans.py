@@ -90,6 +90,48 @@ def test_what_is_not_asked_for_again_ends_with_the_lease() -> None:
     assert bench["md"].worker.idle()
 
 
+def test_what_is_not_asked_for_again_ends_though_the_router_was_silent_in_between() -> None:
+    bench = bench_of()
+    decoding(bench)
+    bench.sim.lose("r", "md")
+    bench.run(3)
+    bench.sim.connect("r", "md")
+    bench.sim.cut("r", "md")
+    bench.run(3)
+    bench.sim.heal("r", "md")
+    bench.run(38)
+    assert bench["md"].worker.idle()
+
+
+def test_each_silence_has_a_lease_of_its_own() -> None:
+    bench = bench_of()
+    bench.sim.lose("r", "md")
+    bench.run(1)
+    bench.sim.connect("r", "md")
+    bench.run(36)
+    rid = decoding(bench)
+    bench.sim.cut("r", "md")
+    bench.run(4)  # 41 s after the session was lost
+    bench.sim.heal("r", "md")
+    before = made(bench, rid)
+    bench.run(0.5)
+    assert made(bench, rid) > before > 0
+
+
+def test_a_silence_that_goes_on_ends_what_it_began_with_and_what_came_before() -> None:
+    bench = bench_of()
+    bench.sim.lose("r", "md")
+    bench.run(1)
+    bench.sim.connect("r", "md")
+    decoding(bench)
+    bench.run(10)
+    bench.sim.cut("r", "md")
+    bench.run(39)
+    assert not bench["md"].worker.idle()
+    bench.run(2)
+    assert bench["md"].worker.idle()
+
+
 def test_another_incarnation_is_the_death_of_the_old_one_at_once() -> None:
     bench = bench_of()
     decoding(bench)
