@@ -98,6 +98,7 @@ class Worker:
             "unreached": lambda _now, ticket: rooms.kv_out.on_unreached(ticket),
             "stall": rooms.kv_out.on_stall,
             "load": lambda now, _: rooms.reports.on_due(now),
+            "room": lambda _now, _: None,
             "orphan_pause": lambda _now, router: rooms.orphans.on_pause_due(router),
             "orphan_end": lambda _now, router: rooms.orphans.on_end_due(router),
             "orphan_unasked": lambda _now, router: rooms.orphans.on_unasked_due(router),
@@ -195,9 +196,13 @@ class Worker:
         return self._rooms.kv_out.next_chunk(now, node, limit)
 
     def chunk_written(self, now: float, node: str, key: int, sent: bool) -> None:  # noqa: ARG002
-        """No write buffer refers to a chunk any more."""
+        """No write buffer refers to a chunk any more. A block that comes free by that may be what a prefill
+        waits for."""
         self.site.journal.now = now
+        gains = self.site.pool.gains
         self._rooms.kv_out.chunk_written(now, key, sent)
+        if self.site.pool.gains != gains and self._rooms.prefilling.queued:
+            self.site.timers.sooner(("room", None), now)
 
     # --- the engine and the service -------------------------------------------------------------------------
 

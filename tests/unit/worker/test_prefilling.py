@@ -24,6 +24,7 @@ def bench_of(
     token: float = 0.001,
     line_rate: float = 0.0,
     line_gain: float = 1.0,
+    chunk: int = 4096,
     **policy: float,
 ) -> Bench:
     settings = {"max_running": 2, "max_queued": 4, "max_chunk_tokens": 8, **policy}
@@ -36,7 +37,8 @@ def bench_of(
         line_rate=line_rate,
         line_gain=line_gain,
     )
-    return Bench(p, worker_node("md", m.Role.MAIN, blocks=256), worker_node("rld", m.Role.RELAY, blocks=256))
+    others = worker_node("md", m.Role.MAIN, blocks=256), worker_node("rld", m.Role.RELAY, blocks=256)
+    return Bench(p, *others, chunk=chunk)
 
 
 def state(bench: Bench, rid: m.Rid) -> SourceState:
@@ -341,3 +343,25 @@ def test_nobody_s_prefill_ends_by_its_own_timer() -> None:
     bench.prefill("p", bench.rid(), IDS, greedy(50), remaining=1.0)
     assert bench.until(m.Failed, "p", within=7).reason is m.FailReason.TIMEOUT
     assert bench.idle()
+
+
+def test_the_last_block_that_comes_free_is_one_that_was_being_written() -> None:
+    """Its request is over; only the socket has still to let go of it, and nothing else happens: the receiver
+    has said already that it wants no more.
+    """
+    bench = bench_of(blocks=16, chunk=64)
+    live = bench.sim.link("p", "md")
+    assert live is not None
+    live.line.rate = 640.0  # a tenth of a second for each chunk
+    first, second, counts = bench.rid(1), bench.rid(2), bench["p"].worker.counts
+    bench.admit("md", first, IDS, greedy(50))
+    bench.prefill("p", first, IDS, greedy(50))
+    bench.until(m.TokensOut, "p")
+    bench.attach("p", "md", bench.until(m.Admitted))
+    bench.sim.run(stop=lambda: bench["p"].worker.counters.get("kv_bytes_out_total", 0.0) >= 5 * 64)
+    bench.release(first, 9)
+    bench.prefill("p", second, list(range(200, 264)), greedy(70))  # all of the pool
+    bench.run(0.05)
+    assert (state(bench, second), counts()["chunks"]) == (SourceState.QUEUED, 1)
+    bench.sim.run(stop=lambda: not counts()["chunks"])
+    at(bench, second, SourceState.RUNNING)
