@@ -81,6 +81,7 @@ class RouterCore:
         singular, recent = SingularMemory(policy.session_memory), RecentSessions(policy.session_memory)
         orders = Orders(mesh)
         cuts, sources = Cuts(mesh, orders), Sources(mesh, orders)
+        self._cuts = cuts
         self._endings = Endings(mesh, orders, self._admissions, prediction, singular, recent, self._ended)
         steering = Steering(mesh, orders, cuts, sources, self._endings.no_road)
         failures = Failures(mesh, orders, self._endings)
@@ -372,4 +373,5 @@ class RouterCore:
         self.observer.ended(now, r)
         self.requests.pop(r.rid, None)
         self._inbound.ended(r.rid)
+        self._cuts.ended(r.rid)
         self._watch.forget(r.rid)

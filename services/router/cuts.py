@@ -14,7 +14,7 @@ from services.router.phases import Event, Phase
 from services.router.request_trace import Stage
 from shared.policy.handoff import CutMode, caught_up, cut_mode
 from shared.policy.pipeline import Pipeline
-from shared.wire.messages import Do, Role
+from shared.wire.messages import Do, Rid, Role
 
 
 class Cuts:
@@ -23,7 +23,11 @@ class Cuts:
     def __init__(self, mesh: Mesh, orders: Orders) -> None:
         self._mesh = mesh
         self._orders = orders
-        self._moving: dict[str, list[Request]] = {}  # by main decode: requests that come to it from a relay
+        self._moving: dict[Rid, Request] = {}  # those that come to a main decode from a relay
+
+    def ended(self, rid: Rid) -> None:
+        """A request is over."""
+        self._moving.pop(rid, None)
 
     def silent(self, leg: Leg | None) -> bool:
         """Out, or on a worker that gives no sign of life."""
@@ -81,7 +85,7 @@ class Cuts:
             one_shot = choice.mode is CutMode.ONE_SHOT
             if (one_shot and not r.fresh) or (choice.patient and not self._has_place(main)):
                 return False
-            self._moving.setdefault(main.node, []).append(r)
+            self._moving[r.rid] = r
             if one_shot:
                 self._make(now, r, main, choice.mode, choice.reason)
                 return True
@@ -93,10 +97,9 @@ class Cuts:
         """Whether few enough requests are being handed to this main decode: their extends share its steps, so
         that each further one makes all of them wait.
         """
-        moving = self._moving[main.node] = [
-            r for r in self._moving.get(main.node, ()) if _moves_to(r, main.node)
-        ]
-        return len(moving) < self._mesh.policy.cuts_at_once
+        self._moving = {rid: r for rid, r in self._moving.items() if _moves(r)}
+        here = sum(r.main is not None and r.main.node == main.node for r in self._moving.values())
+        return here < self._mesh.policy.cuts_at_once
 
     def waits(self, r: Request) -> bool:
         """Whether main decode is to draw, and waits for the relay's next id or for its turn."""
@@ -212,8 +215,6 @@ class Cuts:
         self._orders.engaged(now, leg)
 
 
-def _moves_to(r: Request, node: str) -> bool:
-    """Whether a request is between a relay and this main decode, which has not shown an id yet."""
-    if r.main is None or r.main.node != node:
-        return False
+def _moves(r: Request) -> bool:
+    """Whether a request is between a relay and its main decode, which has not shown an id yet."""
     return r.phase is Phase.CATCHING_UP or (r.phase is Phase.MAIN and "main_first" not in r.trace.marks)
