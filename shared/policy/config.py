@@ -20,8 +20,9 @@ class LinkPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Seconds a session survives without a control connection."""
     handshake_timeout: float = 5.0
     """Seconds from accept or connect until the handshake has to be over."""
-    resend_bytes: int = 8 << 20
-    """Bytes of unacknowledged control frames kept for a reconnect; more ends the session."""
+    resend_bytes: int = 64 << 20
+    """Bytes of control frames that may wait to be sent or acknowledged, kept for a reconnect; more ends the
+    session. A burst of long prompts has to fit."""
     bulk_stall: float = 5.0
     """Seconds that written bulk bytes may stay unacknowledged while control answers, before bulk is
     reconnected."""

@@ -22,6 +22,8 @@ from shared.runtime.settings import (
 )
 
 _ANY_HOST = ("0.0.0.0", "::", "")
+_TOLD_BLOCK, _TOLD_REST = 16, 1024
+"""Bytes that a snapshot of a pool has for each block, and beside them at most."""
 
 
 def mesh_problems(mesh: MeshConfig) -> Iterator[Problem]:
@@ -67,6 +69,10 @@ def _node(mesh: MeshConfig, node: NodeConfig, path: str) -> Iterator[Problem]:
     yield from _model_of(mesh, node, path)
     if node.slowdown != 1 and all(model.engine != "synthetic" for model in _own(mesh, node)):
         yield Problem(f"{path}.slowdown", "only the synthetic engine can be slowed down; leave it out")
+    most = (mesh.policy.link.max_control_payload - _TOLD_REST) // _TOLD_BLOCK
+    if node.role != "router" and node.pool_blocks > most:
+        text = f"{node.pool_blocks} are more than the {most} that a router can be told of"
+        yield Problem(f"{path}.pool_blocks", f"{text}; raise policy.link.max_control_payload")
     listen = yield from _address(f"{path}.listen", node.listen)
     address = (yield from _address(f"{path}.address", node.address)) if node.address else None
     http = (yield from _address(f"{path}.http", node.http)) if node.http else None
@@ -212,6 +218,7 @@ def _policy(mesh: MeshConfig) -> Iterator[Problem]:
     link, worker, router = mesh.policy.link, mesh.policy.worker, mesh.policy.router
     ordered: tuple[tuple[str, msgspec.Struct, str, str], ...] = (
         ("policy.link", link, "min_chunk", "max_chunk"),
+        ("policy.link", link, "max_control_payload", "resend_bytes"),
         ("policy.link", link, "reconnect_first", "reconnect_most"),
         ("policy.router", router, "breaker_first", "breaker_most"),
     )

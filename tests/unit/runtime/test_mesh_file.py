@@ -193,6 +193,10 @@ def test_one_wrong_thing_is_one_problem(change: tuple[str, str], expected: list[
             ],
         ),
         (
+            "[policy.link]\nresend_bytes = 1000000",  # one message might be more
+            ["policy.link.max_control_payload: 16777216 is above resend_bytes 1000000"],
+        ),
+        (
             "[policy.worker]\norphan_pause = 50",
             ["policy.worker.orphan_lease: 40.0 s is not above orphan_pause 50.0 s"],
         ),
@@ -217,6 +221,15 @@ def test_the_synthetic_engine_needs_blocks_that_fit_and_may_be_slow() -> None:
     assert problems(f"{text}\n[synthetic]\nblock_bytes = 1000") == [
         "synthetic.block_bytes: 1000 fits no block; give a multiple of 2048"
     ]
+
+
+def test_a_pool_is_no_larger_than_its_routers_can_be_told() -> None:
+    text = WHOLE.replace('role = "prefill"', 'role = "prefill"\npool_blocks = 1048513')
+    [found] = problems(text)
+    assert found.startswith("nodes[1].pool_blocks: 1048513 are more than the 1048512 that a router")
+    assert problems(text.replace("1048513", "1048512")) == []
+    raised = "[policy.link]\nmax_control_payload = 20000000"
+    assert problems(f"{text}\n{raised}") == []
 
 
 def test_keys_open_the_doors() -> None:

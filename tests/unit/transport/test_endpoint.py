@@ -49,6 +49,18 @@ async def test_messages_arrive_in_both_directions() -> None:
         assert p.core.messages == [("md", m.Missing(RID, bytes(16), 4), b"")]
 
 
+async def test_a_burst_of_long_prompts_does_not_end_a_session() -> None:
+    """As many as a main decode has seats for, each of them 128k ids: all are pushed before any is sent."""
+    router, md = Node("r", Role.ROUTER), Node("md", Role.MAIN)
+    async with wired(router, md):
+        await joined(md, router)
+        ids = bytes(4 << 17)
+        burst = [m.Admit(m.Rid(1, at), 1, b"", 0, 1 << 17, SAMPLING, 60_000) for at in range(96)]
+        router.send("md", *((admit, ids) for admit in burst))
+        await md.core.until(lambda: len(md.core.messages) == len(burst) or bool(router.core.lost))
+        assert router.core.lost == md.core.lost == []
+
+
 async def test_chunks_land_in_the_memory_that_the_core_names() -> None:
     p, md = Node("p"), Node("md", Role.MAIN)
     pool = bytearray(1 << 20)
