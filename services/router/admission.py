@@ -174,6 +174,11 @@ class WaitingRoom:
         if not self._levels:
             return None
         level = self._levels[min(self._levels)]
+        # All turns before anybody's credit suffices, at once: a request may cost any number of them.
+        turns = min(-((tenant.credit - tenant.head[1]) // QUANTUM) for tenant in level.values())
+        if turns > 1 < len(level):
+            for tenant in level.values():
+                tenant.credit += (turns - 1) * QUANTUM
         while True:
             tenant = next(iter(level.values()))
             rid, cost = tenant.head

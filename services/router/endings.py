@@ -171,7 +171,7 @@ class Endings:
         """Into the waiting room, without anything kept at workers."""
         try:
             admission = self._admissions.of(r.spec.model)
-            cost = max(1, int(1e6 * road.demand.seconds))
+            cost = max(1, int(1e6 * min(road.demand.seconds, r.deadline - r.trace.submitted)))
             admission.enter(now, r.rid, r.spec.tenant, r.spec.priority, cost, road.demand.backlog)
         except Overloaded as refused:
             self.fail(now, r, refused)

@@ -235,6 +235,8 @@ class Inbound:
             leg = r.legs.get(message.term)
             if leg is None or not leg.live or leg.node != node or message.term < leg.term:
                 return
+            if message.ticket not in (b"", leg.ticket):
+                return  # of a transfer from there that is over: the receiver was faster, or was asked again
             if r.phase is not Phase.CLOSING:
                 self._failures.failed(now, r, leg, message)
         self._after_trouble(now, r)

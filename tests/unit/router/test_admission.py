@@ -3,8 +3,10 @@
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.router.admission import DRAIN_SAMPLES, Admission, DrainRate, WaitingRoom
+from services.router.admission import DRAIN_SAMPLES, QUANTUM, Admission, DrainRate, WaitingRoom
 from shared.errors import Overloaded
 from shared.policy.config import RouterPolicy
 from shared.wire.messages import Rid
@@ -51,6 +53,41 @@ def test_tenants_share_by_what_they_keep_busy_not_by_requests() -> None:
     for counter in serve(room, 180):
         cost["large" if counter < 100 else "small"] += 80_000 if counter < 100 else 10_000
     assert 0.8 < cost["large"] / cost["small"] < 1.25
+
+
+class _Rounds(WaitingRoom):
+    """Turn by turn, as deficit round robin is written down."""
+
+    def peek(self) -> Rid | None:
+        if not self._levels:
+            return None
+        level = self._levels[min(self._levels)]
+        while True:
+            tenant = next(iter(level.values()))
+            rid, cost = tenant.head
+            if len(level) == 1:
+                tenant.credit = max(tenant.credit, cost)
+            if tenant.credit >= cost:
+                return rid
+            tenant.credit += QUANTUM
+            level.move_to_end(next(iter(level)))
+
+
+@given(costs=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 900_000)), max_size=30))
+def test_turns_are_those_of_deficit_round_robin(costs: list[tuple[str, int]]) -> None:
+    room, plain = WaitingRoom(), _Rounds()
+    for at, (tenant, cost) in enumerate(costs):
+        room.add(rid(at), tenant, 0, cost)
+        plain.add(rid(at), tenant, 0, cost)
+    assert serve(room, len(costs)) == serve(plain, len(costs))
+
+
+def test_turns_of_huge_requests_are_found_at_once() -> None:
+    """What a line that has nearly failed would take for a long prompt."""
+    room = WaitingRoom()
+    room.add(rid(1), "a", 0, 10**15)
+    room.add(rid(2), "b", 0, 10**14)
+    assert serve(room, 2) == [2, 1]
 
 
 def test_a_tenant_that_was_alone_owes_nothing_when_another_comes() -> None:

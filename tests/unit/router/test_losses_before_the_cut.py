@@ -57,6 +57,23 @@ def test_a_relay_that_gives_up_leaves_a_pause(make_mesh: MakeMesh, reason: FailR
     assert client.owners[-1] is Role.MAIN
 
 
+@pytest.mark.parametrize("node", ["r0", "p0"])
+def test_a_stall_of_a_transfer_that_is_over_is_not_its_sender_s_end(make_mesh: MakeMesh, node: str) -> None:
+    """The receiver was complete, or asked again, before the word came: the sender's own part goes on."""
+    mesh = make_mesh(**SLOW)
+    rid, client = start(mesh)
+    until(mesh, lambda: len(client.ids) > 20 if node == "r0" else bool(mesh.workers["p0"].prompts))
+    r = mesh.core.requests[rid]
+    drawing = r.drawing
+    assert drawing is not None
+    assert drawing.node == node
+    worker = mesh.workers[node]
+    worker.net.to_router(worker, m.Failed(rid, drawing.term, b"another ticket..", FailReason.STALLED))
+    mesh.run(mesh.now + 0.05)
+    assert r.drawing is drawing
+    finish(mesh, client)
+
+
 def test_a_relay_at_its_limit_is_not_followed_by_another(make_mesh: MakeMesh) -> None:
     mesh = make_mesh(1, 2, 1, far=8.0)
     rid, client = start(mesh)
