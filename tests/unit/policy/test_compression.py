@@ -98,6 +98,54 @@ def test_where_more_arrives_with_it_it_goes_on() -> None:
     assert busy(gauge, 100.0, 160.0, 100 * MB, on=140 * MB, off=100 * MB) > 0.95
 
 
+def test_a_stall_is_no_loss() -> None:
+    """Once in a while nothing leaves for 0.3 s, and little arrives in that stretch whatever is sent."""
+    gauge = CompressionGauge("auto")
+    measured(gauge, 300 * MB)
+    now, parts = 100.0, []
+    for _ in range(30):
+        parts.append(busy(gauge, now, now + 2.0, 100 * MB, on=140 * MB, off=100 * MB))
+        now += 2.3
+    assert sum(parts) / len(parts) > 0.9
+
+
+def test_what_has_just_paid_goes_on_though_chunks_take_long_for_a_moment() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 300 * MB)
+    busy(gauge, 100.0, 105.0, 100 * MB, on=140 * MB, off=100 * MB)
+    measured(gauge, 50 * MB, times=100)
+    assert gauge.speed() < 100 * MB
+    assert busy(gauge, 105.0, 106.0, 100 * MB, on=140 * MB, off=100 * MB) == 1.0
+
+
+def test_what_has_paid_and_pays_no_more_ends() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 300 * MB)
+    busy(gauge, 100.0, 105.0, 100 * MB, on=140 * MB, off=100 * MB)
+    measured(gauge, 50 * MB, times=100)
+    busy(gauge, 105.0, 106.5, 100 * MB, on=60 * MB, off=100 * MB)
+    assert busy(gauge, 106.5, 110.0, 100 * MB, on=60 * MB, off=100 * MB) == 0.0
+
+
+def test_a_pause_ends_what_was_measured_and_the_codecs_speed_counts_again() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 300 * MB)
+    busy(gauge, 100.0, 105.0, 100 * MB, on=140 * MB, off=100 * MB)
+    measured(gauge, 50 * MB, times=100)
+    gauge.idle()
+    assert gauge.wants(105.5, 100 * MB)
+    probes = sum(gauge.wants(107.0, 100 * MB) for _ in range(20))
+    assert probes == 4
+
+
+def test_probes_tell_how_fast_the_codec_is_now() -> None:
+    gauge = CompressionGauge("auto")
+    measured(gauge, 50 * MB, times=100)
+    assert sum(gauge.wants(100.0, 100 * MB) for _ in range(10)) == 4
+    measured(gauge, 400 * MB, times=4)
+    assert gauge.wants(100.1, 100 * MB)
+
+
 def test_it_comes_back_when_it_pays_again() -> None:
     gauge = CompressionGauge("auto")
     measured(gauge, 300 * MB)
