@@ -19,7 +19,7 @@ from benchmarks.simulation.lanes import Lanes
 from benchmarks.simulation.nodes import EngineCore, Lane, Line, Link, Node
 from shared.engine.api import StepPlan, StepResult
 from shared.wire.messages import KvChunk, LineShare, Message, Role
-from shared.wire.port import Send, WakeBulk
+from shared.wire.port import Dial, Send, WakeBulk
 
 
 def _nothing(*_: object) -> None:
@@ -123,7 +123,7 @@ class Sim:
                 self._send(node, instruction.node, instruction.message, instruction.payload)
             elif isinstance(instruction, WakeBulk):
                 self._wake(node, instruction.node)
-            else:
+            elif isinstance(instruction, Dial):
                 self._dial(node, instruction.node)
         if node.stepping is None and node.engine is not None:
             self._step(node)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from shared.errors import Overflow
+import structlog
+
+from shared.errors import ConfigError, Overflow
 from shared.policy.config import LinePolicy, LinkPolicy
 from shared.transport.book import Book
 from shared.transport.codec_threads import CodecThreads
@@ -28,7 +30,7 @@ from shared.transport.peer import Peer
 from shared.transport.pulse import Pulse
 from shared.transport.security import Tls, TlsFiles, check_key
 from shared.wire.handshake import Identity
-from shared.wire.port import BulkCore, ControlCore, Dial, Instruction, OutChunk, Send, WakeBulk
+from shared.wire.port import BulkCore, ControlCore, Dial, Instruction, OutChunk, Send, Undial, WakeBulk
 
 _LEAST_DELAY = 0.0005
 """Seconds until a core's timer at least, whatever it asks for."""
@@ -103,8 +105,10 @@ class Endpoint:
         self._connector = Connector(self.identity, key, self._tls, policy, self._book, self._inbound)
         self._servers: list[asyncio.Server] = []
         self._dials: dict[str, Dialling] = {}
+        self._named: set[str] = set()  # those of them that the core asked for
         self._performing = False
         self._soon = False
+        self._log = structlog.get_logger().bind(node=identity.node)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
 
@@ -139,6 +143,7 @@ class Endpoint:
 
     def undial(self, node: str) -> None:
         """Keep that session no longer; an open one stays until it breaks."""
+        self._named.discard(node)
         dialling = self._dials.pop(node, None)
         if dialling is not None:
             dialling.cancel()
@@ -236,13 +241,25 @@ class Endpoint:
                         peer.line.wake(peer)
                         lines[peer.line.name] = peer.line
                 case Dial():
-                    host, port = self._route(instruction.node, instruction.address)
-                    bulk = self._book.bulk_connections(instruction.role, instruction.datacenter)
-                    self.dial(instruction.node, host, port, bulk)
+                    self._dial(instruction)
+                case Undial(node):
+                    if node in self._named:
+                        self.undial(node)
         for peer in written.values():
             peer.flush(now)
         for line in lines.values():
             line.turn(now)
+
+    def _dial(self, wish: Dial) -> None:
+        try:
+            host, port = self._route(wish.node, wish.address)
+        except ConfigError as error:
+            self.counters["dials_refused"] += 1
+            self._log.warning("cannot dial", peer=wish.node, address=wish.address, reason=str(error))
+            return
+        if wish.node not in self._dials:
+            self._named.add(wish.node)
+        self.dial(wish.node, host, port, self._book.bulk_connections(wish.role, wish.datacenter))
 
     def _push(self, send: Send, now: float) -> Peer | None:
         peer = self._book.peers.get(send.node)
@@ -288,6 +305,8 @@ class Endpoint:
 
 
 def _split(_: str, address: str) -> tuple[str, int]:
-    """host:port apart."""
+    """host:port apart. Raises ConfigError."""
     host, _colon, port = address.rpartition(":")
+    if not port.isdigit():
+        raise ConfigError("address", f"{address!r} is no host:port")
     return host.strip("[]"), int(port)

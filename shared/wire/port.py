@@ -55,7 +55,15 @@ class Dial:
     address: str
 
 
-Instruction = Send | WakeBulk | Dial
+@dataclass(frozen=True, slots=True)
+class Undial:
+    """Instruction: keep that session no longer, where it was the core that asked for it. An open one stays
+    until it breaks."""
+
+    node: str
+
+
+Instruction = Send | WakeBulk | Dial | Undial
 
 
 class OutChunk(msgspec.Struct):

@@ -22,6 +22,8 @@ class Meeting:
     def __init__(self, site: Site, announce: Announce) -> None:
         self._site = site
         self._announce = announce
+        self._named: dict[str, set[str]] = {}  # by router: whom it knows of those that KV goes to
+        self._dialled: set[str] = set()  # those of them that were dialled from here
 
     def now(self) -> Announce:
         """The Announce as it would be sent now."""
@@ -40,8 +42,25 @@ class Meeting:
         for router in self._site.peers.routers():
             self.greet(router)
 
-    def on_peers(self, message: Peers) -> None:
+    def on_peers(self, router: str, message: Peers) -> None:
         """A router names all workers: those that KV goes to are dialled where no session is kept."""
+        named = self._named[router] = set()
         for node, role, datacenter, address in message.nodes:
-            if role in SENDS_TO[self._site.role] and self._site.peers.get(node) is None and address:
-                self._site.outbox.dial(node, role, datacenter, address)
+            if role in SENDS_TO[self._site.role] and address:
+                named.add(node)
+                if self._site.peers.get(node) is None:
+                    self._dialled.add(node)
+                    self._site.outbox.dial(node, role, datacenter, address)
+        self._let_go()
+
+    def lost(self, node: str) -> None:
+        """A session has ended. What a lost router knew counts until another one, or it, speaks again."""
+        if self._named.pop(node, None) is None:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody names them any more: they would be dialled for ever."""
+        for node in sorted(self._dialled.difference(*self._named.values())):
+            if self._site.peers.get(node) is None:
+                self._dialled.discard(node)
+                self._site.outbox.undial(node)

@@ -27,7 +27,7 @@ class Orders:
             m.Drain: lambda _now, _node, message, _payload: self.drain(message.on),
             m.Flush: lambda _now, _node, _message, _payload: self._site.pool.clear_cached(),
             m.SnapshotRequest: self._snapshot,
-            m.Peers: lambda _now, _node, message, _payload: rooms.meeting.on_peers(message),
+            m.Peers: lambda _now, node, message, _payload: rooms.meeting.on_peers(node, message),
             m.LineShare: lambda _now, _node, _message, _payload: None,  # the transport's
         }
         self._from_worker: dict[type[m.Message], Handler] = {

@@ -7,7 +7,7 @@ It knows nothing of requests: only of nodes and messages.
 from __future__ import annotations
 
 from shared.wire.messages import Message, Role, TokenRow, TokensOut
-from shared.wire.port import Dial, Instruction, Send, WakeBulk
+from shared.wire.port import Dial, Instruction, Send, Undial, WakeBulk
 
 
 class Outbox:
@@ -29,6 +29,10 @@ class Outbox:
     def dial(self, node: str, role: Role, datacenter: str, address: str) -> None:
         """Keep a session to a node."""
         self._sends.append(Dial(node, role, datacenter, address))
+
+    def undial(self, node: str) -> None:
+        """Keep that session no longer."""
+        self._sends.append(Undial(node))
 
     def wake(self, node: str) -> None:
         """There may be KV bytes for a node."""

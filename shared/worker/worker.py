@@ -143,6 +143,7 @@ class Worker:
         peer = self.site.peers.lost(node)
         if peer is None:
             return
+        self._rooms.meeting.lost(node)
         if peer.role is Role.ROUTER:
             self._rooms.orphans.on_lost(now, node)
         else:

@@ -15,7 +15,7 @@ from shared.transport.line import LineSpec
 from shared.transport.security import TlsFiles
 from shared.wire import messages as m
 from shared.wire.messages import Role
-from shared.wire.port import Dial, OutChunk, WakeBulk
+from shared.wire.port import Dial, OutChunk, Undial, WakeBulk
 from tests.support.recording_core import RecordingCore, chunk_of
 from tests.support.samples import RID, SAMPLING
 from tests.support.wired import QUICK, Node, joined, wired
@@ -190,6 +190,46 @@ async def test_the_core_may_name_a_peer_to_dial() -> None:
         await md.core.until(lambda: bool(md.core.sessions))
         p.offer("md", chunk_of(memoryview(b"x")))  # a worker and a worker: bulk connections come with it
         await md.core.until(lambda: bool(md.core.chunks))
+
+
+async def test_a_peer_that_the_core_named_and_needs_no_more_is_not_dialled_for_ever() -> None:
+    p, md = Node("p"), Node("md", Role.MAIN)
+    async with wired(p, md):
+        port = await md.listen()
+        before = asyncio.all_tasks()
+        p.core.outbox.append(Dial("md", Role.MAIN, "a", f"127.0.0.1:{port}"))
+        p.perform()
+        await p.core.until(lambda: bool(p.core.sessions))
+        assert asyncio.all_tasks() > before
+        await md.endpoint.close()
+        await p.core.until(lambda: bool(p.core.lost))
+        p.core.outbox.append(Undial("md"))
+        p.perform()
+        async with asyncio.timeout(5):
+            await asyncio.wait(asyncio.all_tasks() - before)
+
+
+async def test_a_peer_of_the_configuration_is_dialled_whatever_the_core_says() -> None:
+    p, md, again = Node("p"), Node("md", Role.MAIN), Node("md", Role.MAIN, incarnation=2)
+    async with wired(p, md, again):
+        await joined(p, md)
+        p.core.outbox += [Dial("md", Role.MAIN, "a", f"127.0.0.1:{md.port}"), Undial("md")]
+        p.perform()
+        await md.endpoint.close()
+        await p.core.until(lambda: bool(p.core.lost))
+        await again.endpoint.listen("127.0.0.1", md.port)
+        await again.core.until(lambda: bool(again.core.sessions))
+
+
+async def test_an_address_that_is_none_costs_nothing_but_itself() -> None:
+    """A worker with a mistake in its file says it to all: what else was to be said and done is not lost."""
+    p, md = Node("p"), Node("md", Role.MAIN)
+    async with wired(p, md):
+        await joined(p, md)
+        p.core.outbox.append(Dial("x", Role.MAIN, "a", "nowhere"))
+        p.send("md", m.Drain(True))
+        await md.core.until(lambda: bool(md.core.messages))
+        assert p.endpoint.counters["dials_refused"] == 1
 
 
 async def test_line_shares_are_for_the_transport() -> None:

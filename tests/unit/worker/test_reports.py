@@ -8,7 +8,7 @@ from benchmarks.simulation.nodes import Node
 from shared.kv.hashing import HASH_BYTES
 from shared.policy.config import WorkerPolicy
 from shared.wire import messages as m
-from shared.wire.port import Dial
+from shared.wire.port import Dial, PeerInfo, Undial
 from shared.worker.reports import LINE_APART
 from tests.support.mesh import Bench, ScriptedRouter, greedy, hashes_of, worker_node
 
@@ -242,3 +242,29 @@ def test_named_peers_are_dialled_by_who_sends_to_them() -> None:
         worker.on_message(0.0, "r", m.Peers(nodes), b"")
         dialled[name] = [i.node for i in worker.take_outbox() if isinstance(i, Dial)]
     assert dialled == {"p": ["md9"], "md": []}, "md is known already"
+
+
+def test_peers_that_no_router_names_any_more_are_let_go_of() -> None:
+    """Else workers that come and go under new names are dialled for ever."""
+    p = worker_node("p", m.Role.PREFILL).worker
+
+    def undialled() -> list[str]:
+        return [i.node for i in p.take_outbox() if isinstance(i, Undial)]
+
+    def named(router: str, *nodes: str) -> list[str]:
+        p.on_message(0.0, router, m.Peers(tuple((one, m.Role.MAIN, "b", "h:1") for one in nodes)), b"")
+        return undialled()
+
+    for router in ("r1", "r2"):
+        p.on_session(0.0, PeerInfo(router, m.Role.ROUTER, "a", 1))
+    assert named("r1", "md1", "md2", "md3") == named("r2", "md1", "md2") == []
+    assert named("r1", "md1") == ["md3"], "the other router still names md2"
+    p.on_session(0.0, PeerInfo("md2", m.Role.MAIN, "b", 1))
+    assert named("r2", "md1") == [], "it is here"
+    p.on_lost(0.0, "md2", "gone")
+    assert undialled() == ["md2"]
+    p.on_lost(0.0, "r2", "gone")
+    assert undialled() == [], "a router that is lost says nothing of others"
+    assert named("r1") == ["md1"]
+    assert named("r1", "md1") == []
+    assert named("r1") == ["md1"], "it came and went again"
