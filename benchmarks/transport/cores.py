@@ -2,9 +2,9 @@
 its ledger.
 
 No requests and no router: a ticket names its number and its blocks, and the receiver opens it with its
-first chunk. Connections are expected to last; nothing is sent again. What is promised of the pool is bounded
-by the sender: where one of several connections lags, transfers whose last bytes it has keep the next from
-beginning.
+first chunk. Connections are expected to last; nothing is sent again, and the receiver gives up where one
+breaks. What is promised of the pool is bounded by the sender: where one of several connections lags,
+transfers whose last bytes it has keep the next from beginning.
 """
 
 # ruff: noqa: ARG002 (the face of a core fixes the arguments)
@@ -201,11 +201,17 @@ class ReceivingCore(Quiet):
         self.ended: dict[int, float] = {}  # by number: when it was complete, in monotonic seconds
         self.progress: list[tuple[float, int]] = []  # (when, bytes so far), about every 20 ms
         self.wrong = 0
+        self.broken = False
+        """A connection was lost, and with it what was under way."""
         self._pool = BlockPool(POOL_BLOCKS)
         self._ledger = Ledger(self._pool, layout())
         self._total = total
         self._got = 0
         self._done = done
+
+    def on_resumed(self, now: float, node: str) -> None:
+        self.broken = True
+        self._done()
 
     def chunk_buffer(self, node: str, chunk: KvChunk) -> memoryview | None:
         if self._ledger.get(chunk.ticket) is None:
