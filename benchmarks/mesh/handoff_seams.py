@@ -155,8 +155,8 @@ def measure(cell: Cell, requests: int, seed: int) -> tuple[list[Seam], list[floa
     weights = Weights()
     mesh.sim.spy = weights.see
     draw = mesh.random
-    _teach(mesh)
     outputs = cell.backlog + _AFTER + int(2 * (cell.rtt_ms / 1e3 + 0.5) / STEP)
+    _teach(mesh, outputs)
     if cell.busy:
         mesh.submit(list(draw.randbytes(_BLOCK)), _FOR_EVER, max_tokens=_FOR_EVER)
         mesh.run(5.0)
@@ -169,9 +169,9 @@ def measure(cell: Cell, requests: int, seed: int) -> tuple[list[Seam], list[floa
     return mesh.seams(asked), [client.stall for client in asked], weights
 
 
-def _teach(mesh: SeamMesh) -> None:
-    """Prefill learns what a step takes: its first is a small one."""
-    client = mesh.submit(list(mesh.random.randbytes(2 * _BLOCK)), 1, max_tokens=1)
+def _teach(mesh: SeamMesh, outputs: int) -> None:
+    """Prefill and main decode learn what a step takes: their first ones are small."""
+    client = mesh.submit(list(mesh.random.randbytes(2 * _BLOCK + _BLOCK // 2)), outputs)
     mesh.until([client])
     mesh.run(5.0)
 

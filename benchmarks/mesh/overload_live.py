@@ -20,7 +20,7 @@ from benchmarks.mesh.figures import quantile
 from benchmarks.mesh.handoff_live import quiet
 from benchmarks.mesh.options import Options
 from benchmarks.report import Result, bounded
-from shared.runtime.service import run_loop
+from shared.runtime.service import run_loop, settle_memory
 from tests.support.live_client import Refused
 from tests.support.live_mesh import LiveMesh, live_mesh
 from tests.support.live_models import SyntheticModel
@@ -60,6 +60,7 @@ def case(options: Options) -> list[Result]:
     async def story(directory: Path) -> int:
         model = SyntheticModel(small_tokenizer(directory / "model"))
         async with live_mesh(model, SHAPE) as mesh:
+            settle_memory()  # as each of its services would, in a process of its own
             capacity = await _capacity(mesh, seconds / 2)
             say(f"overload-live: {capacity:.1f} requests/s in a closed loop")
             for load in OFFERS:

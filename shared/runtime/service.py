@@ -91,13 +91,13 @@ async def _start(service: Service, signals: _Signals) -> int | None:
     if failure := _failure(starting):
         log.error("cannot start", **_facts(failure))
         return 1
-    _settle_memory()
+    settle_memory()
     notify("READY=1")
     log.info("started")
     return None
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """Leave what a start has made to itself: it lives as long as the process, and looking through it for
     garbage would stop every request for tens of milliseconds, again and again. The young are looked at less
     often: a request leaves no cycles."""
