@@ -148,6 +148,7 @@ MEANINGS: Mapping[str, str] = {
     "transport_encode_microseconds_total": "Time of threads that compressed chunks",
     "transport_decode_microseconds_total": "Time of threads that decompressed chunks",
     "transport_chunks_undecodable_total": "Compressed chunks that could not be decompressed: asked for again",
+    "transport_dials_refused_total": "Workers that were named with an address that is none, and not dialled",
     "transport_handshake_timeouts_total": "Connections closed because their handshake took too long",
     "transport_refused_*_total": "Connections ended over what the peer sent, by the error's code",
 }

@@ -117,7 +117,9 @@ class Stream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=1, low=0)
+        # From the first byte on that is kept: encrypted connections are full at the mark, others above it.
+        encrypted = transport.get_extra_info("sslcontext") is not None
+        self._transport.set_write_buffer_limits(high=int(encrypted), low=0)
         self._socket = transport.get_extra_info("socket")
         self.peername = _readable(transport.get_extra_info("peername"))
         self.set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -33,12 +33,14 @@ class Nobody:
 
 
 class Kernel(asyncio.Transport):
-    """Takes everything at once, or keeps it until `drain`."""
+    """Takes everything at once, or keeps it until `drain`, or the last `left` bytes of it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[list[bytes]] = []
         self.keeps = False
+        self.left: int | None = None
+        self.high, self.low = 64 << 10, 16 << 10
         self.kept: list[bytes | memoryview] = []
         self.stream: Stream | None = None
 
@@ -47,20 +49,28 @@ class Kernel(asyncio.Transport):
         self.calls.append([bytes(part) for part in held])
         if self.keeps and self.stream is not None:
             self.kept += held
-            self.stream.pause_writing()
+            if self.left is not None:
+                self.kept[:] = [memoryview(held[-1])[-self.left :]] if self.left else []
+            if self.get_write_buffer_size() > self.high:
+                self.stream.pause_writing()
 
     def write(self, data: bytes) -> None:  # type: ignore[override]
         self.calls.append([bytes(data)])
 
     def drain(self) -> None:
         assert self.stream is not None
+        paused = self.get_write_buffer_size() > self.high
         self.kept.clear()
-        self.stream.resume_writing()
+        if paused:
+            self.stream.resume_writing()
 
     def get_write_buffer_size(self) -> int:
         return sum(len(part) for part in self.kept)
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high is not None
+        assert low is not None
+        self.high, self.low = high, low
 
     def abort(self) -> None:
         self.kept.clear()
@@ -116,6 +126,18 @@ async def test_chunks_that_the_loop_keeps_are_reported_when_it_has_let_them_go()
     kernel.drain()
     assert (stream.wants_bytes, done) == (True, [True, True])
     memory.append(0)  # BufferError where anything still refers to it
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 4])
+async def test_however_little_the_loop_keeps_is_reported_when_it_has_let_it_go(left: int) -> None:
+    stream, kernel = connected()
+    kernel.keeps, kernel.left = True, left
+    done: list[bool] = []
+    stream.write_chunk(b"head", memoryview(bytearray(b"data")), done.append)
+    stream.push()
+    assert done == ([] if left else [True])
+    kernel.drain()
+    assert done == [True]
 
 
 @pytest.mark.parametrize("pushed", [False, True])
