@@ -54,6 +54,8 @@ class Orphans:
         end = self._site.timers.deadline(("orphan_end", router))
         if end is not None:
             self._site.timers.set(("orphan_unasked", router), end)
+        for room in self._rooms:
+            room.pause(router)  # it may be back before they were: what nobody asks for stays so
         self._back(router)
 
     def _silent(self, since: float, router: str) -> None:

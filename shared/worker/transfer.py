@@ -144,7 +144,8 @@ class Transfer:
         self.published = max(self.published, min(have.published, self.upto))
         landed: dict[int, tuple[tuple[int, int], ...]] = {}
         for block, first, end in have.ranges:
-            landed[block] = (*landed.get(block, ()), (first, end))
+            if first < end <= self._block_bytes:
+                landed[block] = (*landed.get(block, ()), (first, end))
         self._landed = landed
         self._acked = None
         published, all_of_it = self.published, ((0, self._block_bytes),)

@@ -6,6 +6,7 @@ import pytest
 
 from shared.policy.config import LinePolicy, LinkPolicy
 from shared.wire import messages as m
+from shared.wire.codec import encode
 from tests.support.mesh import LAYOUT, Bench, greedy, hashes_of, worker_node
 
 BLOCK = LAYOUT.block_bytes
@@ -277,3 +278,21 @@ def test_reports_from_another_node_than_the_target_are_ignored() -> None:
     forged = m.Have(ticket.ticket, rid, complete=True)
     bench.sim.call(p, lambda: p.worker.on_message(bench.sim.now, "rld", forged, b""))
     assert p.worker.counts()["transfers"] == 1
+
+
+@pytest.mark.parametrize(
+    "ranges", [((0, 1 << 63, 0), (1, (1 << 64) - 1, 3)), ((0, 0, 1 << 63),), ((0, 5, 5), (77, 0, 4))]
+)
+def test_ranges_that_cannot_be_do_not_change_what_waits(ranges: tuple[tuple[int, int, int], ...]) -> None:
+    """Else a receiver with a fault ends its sender's sessions with routers, whose reports are then no numbers
+    of the wire any more.
+    """
+    bench = bench_of(rate=1000.0)
+    answer = admitted(bench, prefilled(bench))
+    bench.attach("p", "md", answer)
+    bench.sim.run(stop=lambda: bench["p"].worker.counts()["transfers"] == 1)
+    p = bench["p"].worker
+    p.on_message(bench.sim.now, "md", m.Have(answer.ticket, answer.rid, ranges=ranges), b"")
+    [transfer] = p.rooms.kv_out.all()
+    assert (transfer.acked_bytes, transfer.total_bytes) == (0, 10 * BLOCK)
+    encode(p.rooms.reports.make(bench.sim.now))

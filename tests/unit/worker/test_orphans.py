@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.simulation.nodes import Node
 from shared.engine.synthetic import SyntheticTiming
 from shared.policy.config import WorkerPolicy
@@ -61,17 +63,18 @@ def test_it_ends_with_the_lease() -> None:
     assert bench["md"].worker.idle()
 
 
-def test_a_session_lost_and_opened_again_does_not_start_what_nobody_asks_for() -> None:
+@pytest.mark.parametrize("away", [0.5, 3.0])
+def test_a_session_lost_and_opened_again_does_not_start_what_nobody_asks_for(away: float) -> None:
     bench = bench_of()
     rid = decoding(bench)
+    log = bench.output(rid, 3)
     bench.sim.lose("r", "md")
-    bench.run(3)
+    bench.run(away)
     bench.sim.connect("r", "md")
     bench.run(0.1)
     stopped = made(bench, rid)
     bench.run(3)
     assert made(bench, rid) == stopped
-    log = bench.output(rid, 3)
     bench.feed("md", rid, 5, 3, log, m.Do.OWN)
     bench.run(0.5)
     assert made(bench, rid) > stopped, "asked for again it goes on"
