@@ -12,6 +12,8 @@ from typing import Annotated, NamedTuple, get_args
 import msgspec
 
 Nat = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]  # u32, as where ids are payload
 Amount = Annotated[float, msgspec.Meta(ge=0)]  # never negative, never NaN
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Name = Annotated[str, msgspec.Meta(max_length=255)]
@@ -192,7 +194,7 @@ class Announce(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
     role: Role
     model: Name  # served name
-    block_tokens: Nat
+    block_tokens: Count
     bytes_per_block: Nat
     pool_blocks: Nat
     max_context: Nat  # tokens, prompt and output together
@@ -374,7 +376,7 @@ class TokenRow(msgspec.Struct, frozen=True, array_like=True):
     rid: Rid
     term: Nat
     start: Nat  # absolute position of ids[0]
-    ids: tuple[Nat, ...]
+    ids: tuple[TokenId, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None  # as long as ids where asked for
     waited_ms: Nat = 0  # from P: how long the prefill waited there before it was computed
     prompt: tuple[TokenLogprob, ...] | None = None  # from P, where asked for: the prompt's but the first
@@ -464,7 +466,7 @@ class First(msgspec.Struct, frozen=True, array_like=True, tag=43):
     ticket: Bytes16
     rid: Rid
     start: Nat
-    ids: tuple[Nat, ...]
+    ids: tuple[TokenId, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 

@@ -77,8 +77,11 @@ def test_payload_of_the_right_kind_only(message: Message) -> None:
         encode(m.LineShare("wan", float("nan"), 1, 1)),
         encode(m.Missing(RID, bytes(17), 0)),
         encode(m.Feed(RID, 1, 0, m.Do.OWN))[:-1] + b"\x09",
+        encode(m.TokensOut((m.TokenRow(RID, 1, 5, (1 << 32,)),))),
+        encode(m.First(bytes(16), RID, 5, (7, 1 << 32))),
+        encode(m.Announce(m.Role.MAIN, "m", 0, 100, 10, 10, 1, False, "")),
     ],
-    ids=range(14),
+    ids=range(17),
 )
 def test_headers_that_cannot_be(header: bytes) -> None:
     with pytest.raises(BadHeader):
