@@ -259,6 +259,7 @@ class RouterCore:
         self._audit.left(node)
         self._meeting.left(node)
         self._rewarm.left(node)
+        self._plan_rewarm(now)
         self._inbound.lost(now, node)
         self._watch.look_at_stuck(now)
         self._gate.serve_waiting(now)

@@ -121,6 +121,23 @@ def test_warming_keeps_to_its_share_of_the_line(make_mesh: MakeMesh) -> None:
     assert mesh.core.mesh.counters["rewarmed_total"] == 2
 
 
+def test_warming_goes_on_at_once_where_the_sender_is_lost(make_mesh: MakeMesh) -> None:
+    mesh = make_mesh(2, 1, 1, far=1.0)
+    serve(mesh, [at % 5 for at in range(81)])
+    serve(mesh, PROMPT)
+    for one, other in (("p0", "p1"), ("p1", "p0")):
+        mesh.workers[one].publish(list(mesh.workers[other].cache))
+    mesh.run(mesh.now + 1)
+    mesh.kill("m0")
+    mesh.restart("m0")
+    mesh.sent.clear()
+    assert mesh.run(mesh.now + 10, stop=lambda: bool(mesh.said(m.Attach)))
+    sender = next(to for _, to, message in mesh.sent if isinstance(message, m.Attach))
+    mesh.kill(sender)
+    mesh.run(mesh.now + 10)
+    assert mesh.core.mesh.counters["rewarmed_total"] == 1  # the one that was lost is not tried again
+
+
 def test_what_prefill_no_longer_holds_is_not_warmed(make_mesh: MakeMesh) -> None:
     mesh = make_mesh()
     serve(mesh, PROMPT)
