@@ -296,6 +296,7 @@ class KvOut:
 
     def on_session(self, node: str, incarnation: int) -> None:
         """A target's session has opened: transfers to another incarnation of it end."""
+        self.queues.met(node)
         for transfer in [t for t in self._open.values() if t.target == node]:
             self._site.timers.clear(("unreached", transfer.ticket))
             if transfer.incarnation != incarnation:

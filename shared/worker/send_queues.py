@@ -74,6 +74,11 @@ class SendQueues:
         if sendable:
             self._site.outbox.wake(transfer.target)
 
+    def met(self, node: str) -> None:
+        """A session with the node has opened: only now it is known which line leads there."""
+        if node in self._lines:
+            self._lines[node] = self._site.line_of(node)
+
     def leave(self, transfer: Transfer) -> None:
         """The transfer has ended."""
         queue = self._queues[transfer.target]

@@ -163,6 +163,23 @@ def test_a_target_without_a_session_is_waited_for_and_then_missing() -> None:
     assert bench["p"].worker.counts()["transfers"] == 0
 
 
+def test_what_waits_for_a_target_waits_for_its_line_once_the_two_have_met() -> None:
+    """Else routers deal the sender no share of it."""
+    bench = bench_of(rate=1000.0)
+    p = bench["p"].worker
+    p.site.line_of = lambda node: "wan" if p.site.peers.get(node) is not None else node
+    answer = admitted(bench, prefilled(bench))
+    bench.sim.lose("p", "md")
+    bench.attach("p", "md", answer)
+    bench.run(0.1)
+    assert set(p.lines(bench.sim.now)) == {"md"}
+    bench.sim.connect("p", "md")
+    bench.sim.run(stop=lambda: p.site.peers.get("md") is not None)
+    assert set(p.lines(bench.sim.now)) == {"wan"}
+    bench.until(m.Have, "md")
+    assert set(p.rooms.kv_out.queues.sent) == {"wan"}
+
+
 def test_a_target_that_comes_back_as_another_is_missing_at_once() -> None:
     bench = bench_of()
     ticket = admitted(bench, prefilled(bench))
