@@ -12,7 +12,6 @@ from typing import Annotated, NamedTuple, get_args
 import msgspec
 
 Nat = Annotated[int, msgspec.Meta(ge=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]  # u32, as where ids are payload
 Amount = Annotated[float, msgspec.Meta(ge=0)]  # never negative, never NaN
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -194,7 +193,7 @@ class Announce(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
     role: Role
     model: Name  # served name
-    block_tokens: Count
+    block_tokens: Annotated[int, msgspec.Meta(ge=1)]
     bytes_per_block: Nat
     pool_blocks: Nat
     max_context: Nat  # tokens, prompt and output together
@@ -413,8 +412,7 @@ class Resume(msgspec.Struct, frozen=True, array_like=True, tag=30):
 
 
 class Release(msgspec.Struct, frozen=True, array_like=True, tag=31):
-    """Ends the receiver's part in `rid` up to `term`. `align`: the open transfer goes on as an alignment
-    (prompt only)."""
+    """Ends the receiver's part in `rid` up to `term`. `align`: its transfer goes on for the prompt."""
 
     rid: Rid
     term: Nat
