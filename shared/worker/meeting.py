@@ -23,7 +23,7 @@ class Meeting:
         self._site = site
         self._announce = announce
         self._named: dict[str, set[str]] = {}  # by router: whom it knows of those that KV goes to
-        self._dialled: set[str] = set()  # those of them that were dialled from here
+        self._dialled: dict[str, str] = {}  # those of them that were dialled from here -> where
 
     def now(self) -> Announce:
         """The Announce as it would be sent now."""
@@ -43,13 +43,15 @@ class Meeting:
             self.greet(router)
 
     def on_peers(self, router: str, message: Peers) -> None:
-        """A router names all workers: those that KV goes to are dialled where no session is kept."""
+        """A router names all workers: those that KV goes to are dialled where no session is kept, or one to
+        an address that they have left."""
         named = self._named[router] = set()
         for node, role, datacenter, address in message.nodes:
             if role in SENDS_TO[self._site.role] and address:
                 named.add(node)
-                if self._site.peers.get(node) is None:
-                    self._dialled.add(node)
+                moved = self._dialled.get(node, address) != address
+                if moved or self._site.peers.get(node) is None:
+                    self._dialled[node] = address
                     self._site.outbox.dial(node, role, datacenter, address)
         self._let_go()
 
@@ -60,7 +62,7 @@ class Meeting:
 
     def _let_go(self) -> None:
         """Nobody names them any more: they would be dialled for ever."""
-        for node in sorted(self._dialled.difference(*self._named.values())):
+        for node in sorted(self._dialled.keys() - set().union(*self._named.values())):
             if self._site.peers.get(node) is None:
-                self._dialled.discard(node)
+                del self._dialled[node]
                 self._site.outbox.undial(node)

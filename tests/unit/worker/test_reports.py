@@ -244,6 +244,22 @@ def test_named_peers_are_dialled_by_who_sends_to_them() -> None:
     assert dialled == {"p": ["md9"], "md": []}, "md is known already"
 
 
+def test_a_peer_that_moved_is_dialled_where_it_is_now() -> None:
+    """Its new process is named while the session of the old one has not ended yet, and not again later."""
+    p = worker_node("p", m.Role.PREFILL).worker
+    p.on_session(0.0, PeerInfo("r", m.Role.ROUTER, "a", 1))
+
+    def dialled(address: str) -> list[str]:
+        p.on_message(0.0, "r", m.Peers((("md", m.Role.MAIN, "b", address),)), b"")
+        return [i.address for i in p.take_outbox() if isinstance(i, Dial)]
+
+    assert dialled("h:1") == ["h:1"]
+    p.on_session(0.0, PeerInfo("md", m.Role.MAIN, "b", 1))
+    assert dialled("h:1") == []
+    assert dialled("h:2") == ["h:2"]
+    assert dialled("h:2") == []
+
+
 def test_peers_that_no_router_names_any_more_are_let_go_of() -> None:
     """Else workers that come and go under new names are dialled for ever."""
     p = worker_node("p", m.Role.PREFILL).worker
