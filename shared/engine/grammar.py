@@ -50,9 +50,12 @@ class Grammars:
         return bool(self._tokenizer.is_special_token(token))
 
     def known(self, text: str) -> bool:
-        """Whether `compiled` answers at once."""
+        """Whether `compiled` answers at once. That counts as use: who follows one asks at every step."""
         with self._lock:
-            return text in self._compiled
+            found = text in self._compiled
+            if found:
+                self._compiled.move_to_end(text)
+            return found
 
     def compiled(self, text: str) -> LLMatcher:
         """A matcher of its own at the grammar's start. Raises BadGrammar. Slow where it is not `known`."""

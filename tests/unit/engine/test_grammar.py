@@ -136,6 +136,16 @@ def test_as_many_are_kept_as_may_be(directory: Path) -> None:
     assert [grammars.known(f"start: /{sign}/") for sign in "abc"] == [True, False, True]
 
 
+def test_one_that_is_asked_for_at_every_step_is_kept_though_many_others_come(directory: Path) -> None:
+    """A long answer's grammar was compiled before those of all short ones that came and went meanwhile."""
+    inner = load_grammars(directory)
+    grammars = Grammars(inner._tokenizer, kept=4)
+    grammars.compiled("start: /long/")
+    for at in range(12):
+        grammars.compiled(f"start: /short{at}/")
+        assert grammars.known("start: /long/")
+
+
 def test_a_grammar_that_takes_too_much_to_follow_is_an_error(grammars: Grammars) -> None:
     """Its limits are the library's own; no step waits for it."""
     many = " | ".join(f'"a{at}"' for at in range(4000))
