@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from services.router.front.choice import Delta, Drawn
 from services.router.front.dialect import Chunk
 from services.router.front.generation import Generation
-from services.router.front.reading.pieces import Piece, Said, Thought, ToolCall, joined
+from services.router.front.reading.pieces import Piece, Said, Thought, ToolCall, merged
 from services.router.front.replies import CompletionDetails, PromptDetails, Usage
 from shared.errors import MeshError
 
@@ -87,11 +87,12 @@ def gather(deltas: Sequence[Delta], choices: int) -> list[Gathered]:
     gathered = [Gathered(index) for index in range(choices)]
     for delta in deltas:
         one = gathered[delta.index]
-        for piece in delta.pieces:
-            joined(one.pieces, piece)
+        one.pieces += delta.pieces
         one.drawn += delta.drawn
         if delta.finish is not None:
             one.finish, one.stop = delta.finish.value, delta.stop
+    for one in gathered:  # at once: text that grew piece by piece would be copied for each
+        one.pieces = merged(one.pieces)
     return gathered
 
 

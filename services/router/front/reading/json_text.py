@@ -13,6 +13,9 @@ from services.router.front.reading.pieces import ToolCall
 
 _NONE = Raw(b"")
 _MARKS = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+_IN_STRING = re.compile(r'\\.|"', re.DOTALL)
+_IN_JSON = re.compile(r"[^\s\w,:.+-]")
+_AROUND = re.compile(r"\S")
 
 
 class JsonEnd:
@@ -42,6 +45,43 @@ class JsonEnd:
         if self._at < len(text):
             self._at = len(text) - text.endswith("\\")
         return -1
+
+
+class JsonWhole:
+    """Finds where the object or list that stands alone at a place of a growing text is over, or can no longer
+    be one: at the first sign that none has there."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self._depth = 0
+        self._begun = self._in_string = False
+        self._end = -1
+
+    def end(self, text: str) -> int:
+        """The place of that sign; -1: it is not there yet. `text` is what it was, or longer."""
+        while self._end < 0:
+            pattern = _IN_STRING if self._in_string else _IN_JSON if self._depth else _AROUND
+            mark = pattern.search(text, self._at)
+            if mark is None:
+                # A last backslash takes the next character with it.
+                self._at = max(self._at, len(text) - text.endswith("\\"))
+                break
+            self._take(mark)
+        return self._end
+
+    def _take(self, mark: re.Match[str]) -> None:
+        sign = mark.group()
+        if self._in_string:
+            self._in_string = sign != '"'
+        elif sign in ("{", "[") and (self._depth or not self._begun):
+            self._depth, self._begun = self._depth + 1, True
+        elif sign in ("}", "]") and self._depth:
+            self._depth -= 1
+        elif sign == '"' and self._depth:
+            self._in_string = True
+        else:
+            self._end = mark.start()
+        self._at = mark.end()
 
 
 class _Written(msgspec.Struct):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 
@@ -70,3 +72,14 @@ def joined(pieces: list[Piece], piece: Piece) -> None:
         pieces[-1] = Thought(last.text + piece.text)
     else:
         pieces.append(piece)
+
+
+def merged(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same with every run of words, and of thoughts, as one piece."""
+    made: list[Piece] = []
+    for kind, run in groupby(pieces, type):
+        if kind is ToolCall:
+            made += run
+        else:
+            made.append(kind("".join(piece.text for piece in run if not isinstance(piece, ToolCall))))
+    return made

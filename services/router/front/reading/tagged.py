@@ -3,7 +3,7 @@ marks, SmolLM2 a list of them."""
 
 from __future__ import annotations
 
-from services.router.front.reading.json_text import JsonEnd, read_calls
+from services.router.front.reading.json_text import JsonWhole, read_calls
 from services.router.front.reading.overlap import overlap
 from services.router.front.reading.pieces import Piece
 from services.router.front.reading.words import Words
@@ -13,16 +13,16 @@ CLOSE = "</tool_call>"
 
 
 class TaggedReader:
-    """Gives a call when its mark has closed. What is between marks and is no call is words, marks
-    included."""
+    """Gives a call when its mark has closed. What follows an opening mark and is no call is words, the mark
+    included. However often marks come, each character is looked at a few times and no more."""
 
     thinking = False
 
     def __init__(self) -> None:
         self._words = Words()
         self._held = ""
-        self._inside = False
-        self._searched = 0  # characters of `_held` in which no closing mark was found
+        self._at = 0  # what is held is decided up to here
+        self._body: JsonWhole | None = None  # of the call that began at `_at`
 
     def add(self, text: str) -> list[Piece]:
         """What is certain after this text."""
@@ -32,54 +32,48 @@ class TaggedReader:
     def end(self) -> list[Piece]:
         """A call whose closing mark is missing counts where it is whole."""
         pieces = self._run()
-        while self._inside:
-            calls = read_calls(self._held)
-            if calls is None:
-                pieces += self._broken() + self._run()
-                continue
-            pieces += self._called(list[Piece](calls))
-            self._inside, self._held = False, ""
+        while self._body is not None:
+            calls = read_calls(self._held[self._at :])
+            step = self._broken() if calls is None else self._called(list[Piece](calls), len(self._held))
+            pieces += step + self._run()
         return pieces + self._words.add(self._held) + self._words.end()
 
     def _run(self) -> list[Piece]:
         pieces: list[Piece] = []
         while True:
-            step = self._body() if self._inside else self._outside()
+            step = self._outside() if self._body is None else self._inside(self._body)
             if step is None:
-                return pieces
+                break
             pieces += step
+        if self._body is None:
+            self._held, self._at = self._held[self._at :], 0
+        return pieces
 
     def _outside(self) -> list[Piece] | None:
-        at = self._held.find(OPEN)
+        at = self._held.find(OPEN, self._at)
         if at >= 0:
-            words, self._held = self._held[:at], self._held[at + len(OPEN) :]
-            self._inside, self._searched = True, 0
+            words, self._at = self._held[self._at : at], at + len(OPEN)
+            self._body = JsonWhole(self._at)
             return self._words.add(words)
-        keep = len(self._held) - overlap(self._held, (OPEN,))
-        words, self._held = self._held[:keep], self._held[keep:]
+        keep = max(self._at, len(self._held) - overlap(self._held, (OPEN,)))
+        words, self._at = self._held[self._at : keep], keep
         return self._words.add(words) if words else None
 
-    def _body(self) -> list[Piece] | None:
-        at = self._held.find(CLOSE, self._searched)
-        if at < 0:
-            self._searched = max(self._searched, len(self._held) - len(CLOSE) + 1)
+    def _inside(self, body: JsonWhole) -> list[Piece] | None:
+        end = body.end(self._held)
+        if end < 0:
             return None
-        body = self._held[:at]
-        calls = read_calls(body)
-        if calls is not None:
-            self._inside, self._held = False, self._held[at + len(CLOSE) :]
-            return self._called(list[Piece](calls))
-        scan = JsonEnd()
-        if scan.find(body) < 0 and scan.in_string:
-            self._searched = at + len(CLOSE)  # the mark is a part of an argument
-            return []
-        return self._broken()
+        if not self._held.startswith(CLOSE, end):
+            return None if CLOSE.startswith(self._held[end : end + len(CLOSE)]) else self._broken()
+        calls = read_calls(self._held[self._at : end])
+        return self._broken() if calls is None else self._called(list[Piece](calls), end + len(CLOSE))
 
-    def _called(self, calls: list[Piece]) -> list[Piece]:
+    def _called(self, calls: list[Piece], end: int) -> list[Piece]:
+        self._body, self._at = None, end
         self._words.call()
         return calls
 
     def _broken(self) -> list[Piece]:
         """What follows the opening mark is no call: the mark is words, and the rest is looked at anew."""
-        self._inside = False
+        self._body = None
         return self._words.add(OPEN)

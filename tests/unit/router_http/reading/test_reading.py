@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from services.router.front.reading.formats import FORMATS, Reading
-from services.router.front.reading.pieces import Piece, Reader, Said, Thought, ToolCall, joined
+from services.router.front.reading.pieces import Piece, Reader, Said, Thought, ToolCall, joined, merged
 
 TOOLS = frozenset({"f", "get_weather"})
 WEATHER = '{"city": "Paris", "at": [1, {"x": "}"}]}'
@@ -20,13 +20,8 @@ def reading(name: str, **how: bool) -> Reading:
 
 
 def read(reader: Reader, *texts: str) -> list[Piece]:
-    pieces: list[Piece] = []
-    for text in texts:
-        for piece in reader.add(text):
-            joined(pieces, piece)
-    for piece in reader.end():
-        joined(pieces, piece)
-    return pieces
+    pieces = [piece for text in texts for piece in reader.add(text)]
+    return merged(pieces + reader.end())
 
 
 def tag(body: str) -> str:
@@ -91,6 +86,48 @@ CASES: list[tuple[str, str, list[Piece]]] = [
 def test_calls_and_words(name: str, text: str, expected: list[Piece]) -> None:
     assert read(reading(name).reader(), text) == expected
     assert read(reading(name).reader(), *text) == expected
+
+
+PIECES = st.one_of(st.builds(Said, st.text()), st.builds(Thought, st.text()), st.just(CALL))
+
+
+@given(st.lists(PIECES))
+def test_pieces_are_merged_as_they_are_joined(pieces: list[Piece]) -> None:
+    one_by_one: list[Piece] = []
+    for piece in pieces:
+        joined(one_by_one, piece)
+    assert merged(pieces) == one_by_one
+
+
+MANY = 50_000
+"""Were any of it looked at anew with every mark, a test of so many would not end."""
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize(
+    ("mark", "text"),
+    [
+        ("<tool_call>", "<tool_call>" * MANY + "</tool_call>"),
+        ("<tool_call>", "<tool_call>" * MANY),
+        ("<tool_call>{", "<tool_call>{" * MANY + "</tool_call>"),
+        ("<tool_call>", '<tool_call>{"a": "' + "<tool_call>" * MANY),
+        ("</tool_call>", '<tool_call>{"a": "' + "</tool_call>" * MANY),
+        ("</tool_call>", "<tool_call>" + "</tool_call>" * MANY),
+    ],
+    ids=range(6),
+)
+def test_marks_without_end_are_words_and_hold_nothing_up(mark: str, text: str, cut: bool) -> None:
+    pieces = [text] if not cut else [one + mark for one in text.split(mark)]
+    texts = pieces if not cut else [*pieces[:-1], pieces[-1].removesuffix(mark)]
+    assert read(reading("hermes").reader(), *texts) == [Said(text)]
+
+
+def test_a_mark_is_words_as_soon_as_no_call_can_follow() -> None:
+    reader = reading("hermes").reader()
+    assert reader.add("<tool_call>") == []
+    assert merged(reader.add(" I ")) == [Said("<tool_call> I")]
+    assert reader.add('<tool_call>{"name": "f"}') == []
+    assert reader.add("</tool_call>") == [ToolCall("f", "{}")]
 
 
 THOUGHTS: list[tuple[bool, str, list[Piece]]] = [
