@@ -22,6 +22,10 @@ from shared.errors import InvalidRequest, ModelError
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 """Names of the template's own that `chat_template_kwargs` may not set."""
 
+_END = "\ue000\u2003"
+"""Stands after a text that is continued while the template renders it: the text alone may be found in the
+template's own marks. Where its white space is gone, the template trims."""
+
 
 class WrittenJson(dict[str, Any]):
     """A JSON object that a model wrote: `tojson` gives the very text, so that it comes back as it was
@@ -95,17 +99,17 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text up to the end of the last message's own text, which the model is to continue."""
         content = str(messages[-1]["content"])
-        body = content.strip()
-        text = self.render(messages, add_generation_prompt=False, tools=tools, options=options)
-        at = text.rfind(body) if body else -1
-        if at < 0:
+        marked = [*messages[:-1], {**messages[-1], "content": content + _END}]
+        text = self.render(marked, add_generation_prompt=False, tools=tools, options=options)
+        at = text.rfind(_END.rstrip())
+        begun = text[:at] if text.startswith(_END, at) else text[:at].rstrip()
+        if at < 0 or not content.strip() or not begun.rstrip().endswith(content.strip()):
             raise InvalidRequest(
                 "messages: the last message cannot be continued: it is empty, or the model's chat template "
                 "changes its text; send a text without what the template takes out",
                 "messages",
             )
-        whole = content.lstrip()
-        return text[: at + len(whole if text.startswith(whole, at) else body)]
+        return begun
 
 
 class _Refused(Exception):

@@ -61,3 +61,35 @@ def test_what_a_template_cannot_do_is_an_error_of_the_request(source: str) -> No
 def test_a_broken_template_is_refused_at_start() -> None:
     with pytest.raises(ModelError, match="line 1"):
         ChatTemplate("{% if %}", {})
+
+
+MARKED = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TRIMMED = MARKED.replace("{{ m.content }}", "{{ m.content | trim }}")
+
+
+@pytest.mark.parametrize("said", ["<", "|", "end", "im_end", "|>", "a <", "user", "hi", "{", "<|im_end|>"])
+@pytest.mark.parametrize("source", [MARKED, TRIMMED])
+def test_what_is_continued_is_never_looked_for_in_the_templates_own_marks(source: str, said: str) -> None:
+    turns = [*USER, {"role": "assistant", "content": said}]
+    begun = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    template = ChatTemplate(source, {})
+    assert template.render_open(turns) == begun + said
+    turns[-1]["content"] = f" {said}\n"
+    assert template.render_open(turns) == begun + (f" {said}\n" if source is MARKED else said)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (MARKED, " \n"),
+        ("{{ messages[-1].content.split('</think>')[-1] }}<|im_end|>", "<think>so</think>yes"),
+        ("{{ messages[0].content }}<|im_end|>", "yes"),
+    ],
+)
+def test_what_the_template_takes_out_cannot_be_continued(source: str, said: str) -> None:
+    turns = [*USER, {"role": "assistant", "content": said}]
+    with pytest.raises(InvalidRequest, match="cannot be continued"):
+        ChatTemplate(source, {}).render_open(turns)
