@@ -44,6 +44,22 @@ def test_what_goes_on_from_an_answer_outlives_it() -> None:
     assert (memory.bytes, len(memory)) == (0, 0)
 
 
+def test_an_answer_given_up_while_the_next_is_made_counts_for_as_long_as_that_holds_it() -> None:
+    memory = ResponseMemory(max_bytes=1 << 20, ttl=10)
+    before = chain(memory, "a", 2)
+    size = memory.bytes
+    assert memory.drop(1, "a", "t0")
+    assert memory.drop(1, "a", "t1")
+    assert memory.bytes == 0
+    memory.keep(1, "a", "t2", before, said("2"), b"{}")
+    assert texts(memory.find(1, "a", "t2")) == ["0", "1", "2"]
+    assert memory.bytes == size // 2 * 3
+    assert memory.drop(1, "a", "t2")
+    assert (memory.bytes, len(memory)) == (0, 0)
+    chain(memory, "a", 2)
+    assert memory.bytes == size
+
+
 def test_answers_are_forgotten_after_their_last_use() -> None:
     memory = ResponseMemory(max_bytes=1 << 20, ttl=10)
     chain(memory, "a", 2)

@@ -78,7 +78,7 @@ class ResponseMemory:
         self._expire(now)
         size = _OVERHEAD + len(answer) + len(msgspec.json.encode(messages))
         if before is not None:
-            before.holders += 1
+            self._hold(tenant, before)
         table = self._tenants.setdefault(tenant, OrderedDict())
         table[name] = Kept(before, tuple(messages), answer, now, size)
         self._count(tenant, size)
@@ -101,6 +101,16 @@ class ResponseMemory:
     def _drop_oldest(self, tenant: str) -> None:
         _, kept = self._tenants[tenant].popitem(last=False)
         self._release(tenant, kept)
+
+    def _hold(self, tenant: str, kept: Kept) -> None:
+        """One more goes on from an answer, which may have been given up since that began."""
+        one: Kept | None = kept
+        while one is not None:
+            one.holders += 1
+            if one.holders > 1:
+                return
+            self._count(tenant, one.size)
+            one = one.before
 
     def _release(self, tenant: str, kept: Kept) -> None:
         one: Kept | None = kept
