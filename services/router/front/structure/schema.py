@@ -10,6 +10,7 @@ from typing import Any
 
 from services.router.front.depth import LEVELS, check_depth
 from services.router.front.structure.form import Schema
+from shared.engine.grammar import MOST_BYTES
 from shared.errors import InvalidRequest
 
 Fault = Callable[[str], str]
@@ -83,10 +84,11 @@ def alone(text: str) -> str:
 def check_schema(schema: Schema, path: str, fault: Fault) -> None:
     """Refuse a schema that cannot be kept to. Raises InvalidRequest with the keyword and its place."""
     check_depth(schema, LEVELS, path)
-    said = fault(alone(schema_text(schema)))
+    text = alone(schema_text(schema))
+    said = fault(text)
     if not said:
         return
-    where = _Search(schema, said, fault).place()
+    where = _Search(schema, said, fault).place() if len(text) <= MOST_BYTES else []
     keyword = next((name or match[1] for match, name in _matches(said)), "")
     whole = path + "".join(where) + (f".{keyword}" if keyword else "")
     raise InvalidRequest(f"{whole}: cannot be kept to: {said}; leave it out, or say it in another way", whole)

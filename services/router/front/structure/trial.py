@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -70,9 +71,7 @@ class Trials:
         text = grammar_of(wanted, self._special, self._faults)
         path, size = wanted.path, len(text.encode())
         if size > MOST_BYTES:
-            raise InvalidRequest(
-                f"{path}: takes {size} bytes as a grammar, of {MOST_BYTES} at most; ask for less", path
-            )
+            raise InvalidRequest(f"{path}: {_too_large(size)}; ask for less", path)
         try:
             grammars.compiled(text)
         except BadGrammar as error:
@@ -85,23 +84,32 @@ class Trials:
         return token if known else None
 
 
+def _too_large(size: int) -> str:
+    return f"takes {size} bytes as a grammar, of {MOST_BYTES} at most"
+
+
 class _Faults:
-    """What was found wrong with schemas, kept: the same tools come with every turn. Any thread."""
+    """What was found wrong with schemas, kept by their hash: the same tools come with every turn. Any
+    thread."""
 
     def __init__(self, find: Callable[[str], str] = fault_of) -> None:
         self._find = find
         self._lock = threading.Lock()
-        self._found: OrderedDict[str, str] = OrderedDict()
+        self._found: OrderedDict[bytes, str] = OrderedDict()
 
     def __call__(self, text: str) -> str:
+        data = text.encode()
+        if len(data) > MOST_BYTES:
+            return _too_large(len(data))
+        key = hashlib.blake2b(data, digest_size=16).digest()
         with self._lock:
-            found = self._found.get(text)
+            found = self._found.get(key)
             if found is not None:
-                self._found.move_to_end(text)
+                self._found.move_to_end(key)
                 return found
         found = self._find(text)
         with self._lock:
-            self._found[text] = found
+            self._found[key] = found
             if len(self._found) > _KEPT:
                 self._found.popitem(last=False)
         return found
