@@ -22,6 +22,7 @@ Probability = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Count = Annotated[int, Meta(ge=1)]
+TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 Top = Annotated[int, Meta(ge=0, le=20)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -46,7 +47,7 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     min_tokens: Annotated[int, Meta(ge=0)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: TopK | None = None
     min_p: Probability | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None

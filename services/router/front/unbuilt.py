@@ -132,5 +132,8 @@ def _asks(raw: msgspec.Raw, neutral: tuple[Any, ...]) -> bool:
     """Whether a raw value is anything but null and the neutral ones."""
     if len(raw) > 64:  # no neutral value is that long
         return True
-    value = msgspec.json.decode(raw)
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.MsgspecError:  # a number out of range, no UTF-8: nobody has looked before
+        return True
     return value is not None and not any(value == one and type(value) is type(one) for one in neutral)

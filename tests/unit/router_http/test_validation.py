@@ -29,6 +29,8 @@ BAD_CHAT: list[tuple[dict[str, Any], int, str, str]] = [
     ({"top_p": 0}, 400, "top_p", "0"),
     ({"top_p": 1.5}, 400, "top_p", "1.5"),
     ({"top_k": -2}, 400, "top_k", "-2"),
+    ({"top_k": 2**31}, 400, "top_k", "2147483648"),
+    ({"top_k": 10**400}, 400, "top_k", "1000000"),
     ({"min_p": 2}, 400, "min_p", "2"),
     ({"presence_penalty": 3}, 400, "presence_penalty", "3"),
     ({"repetition_penalty": 0}, 400, "repetition_penalty", "0"),
@@ -362,3 +364,15 @@ def test_every_field_of_a_body_is_served_or_listed() -> None:
         assert raw
         assert raw <= set(listed), kind
     json.dumps({name: list(values) for name, values in PARAMETERS.items()})
+
+
+@pytest.mark.parametrize("value", [b"1e999", b'"\xff"', b"[-1e999]"])
+@pytest.mark.parametrize("field", [b"suffix", b"best_of", b"length_penalty"])
+async def test_what_cannot_be_read_of_an_unserved_parameter_is_refused_by_name(
+    door: Door, field: bytes, value: bytes
+) -> None:
+    async with door.client() as client:
+        body = b'{"prompt": "a", "%s": %s}' % (field, value)
+        response = await client.post(COMPLETIONS, content=body)
+    assert response.status_code == 501
+    assert field.decode() in response.json()["error"]["message"]

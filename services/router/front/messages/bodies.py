@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
-from services.router.front.openai import NULL, Count, Int32, Name, StopText, ToolName
+from services.router.front.openai import NULL, Count, Int32, Name, StopText, ToolName, TopK
 
 
 class Block(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -102,7 +102,7 @@ class MessagesAsk(CountAsk, forbid_unknown_fields=True, kw_only=True):
     stop_sequences: Annotated[list[StopText], Meta(max_length=16)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: TopK | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
     priority: Int32 | None = None

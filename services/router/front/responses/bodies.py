@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
-from services.router.front.openai import NULL, Count, Int32, Name, ToolName
+from services.router.front.openai import NULL, Count, Int32, Name, ToolName, TopK
 
 
 class TextOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -130,7 +130,7 @@ class ResponsesAsk(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     priority: Int32 | None = None
     seed: Annotated[int, Meta(ge=-(2**63))] | None = None
     timeout: Annotated[float, Meta(gt=0, le=86400)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: TopK | None = None
     access_programs: Raw = NULL
     background: Raw = NULL
     background_options: Raw = NULL
