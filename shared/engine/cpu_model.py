@@ -52,8 +52,8 @@ def load_model(
 ) -> CpuModel:
     """Load a Hugging Face directory as "float32" or "bfloat16"; `progress(done, total)` counts tensors.
 
-    `library`: compiled code to compute with, as far as it knows the model. `matrix_unit`: bfloat16 in torch
-    all the same, for a processor whose matrix unit (AMX) only torch uses. Raises ModelError where the
+    `library`: compiled code to compute with, as far as it knows the model. `matrix_unit`: torch
+    has one (AMX); bfloat16 is computed there unless the library has it as well. Raises ModelError where the
     directory cannot be served, naming the key, tensor or file.
     """
     if dtype not in DTYPES:
@@ -62,7 +62,8 @@ def load_model(
     with Weights(directory, DTYPES[dtype], progress) as weights:
         checkpoint = Checkpoint(config, weights)
         loaded: CpuModel
-        if library is not None and computes(config) and not (matrix_unit and dtype == "bfloat16"):
+        slower = matrix_unit and dtype == "bfloat16" and library is not None and not library.matrix_unit
+        if library is not None and computes(config) and not slower:
             loaded = NativeModel(config, dtype, checkpoint, library)
         else:
             loaded = model.build(config, dtype, checkpoint)

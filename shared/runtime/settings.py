@@ -82,7 +82,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """CPU threads of the engine; 0: one."""
     compiled: bool = True
     """On a CPU: compute in C++ that is compiled for this machine at the first start, where it has a compiler
-    (bfloat16 in torch all the same where the processor has a matrix unit, AMX); false: with torch."""
+    (bfloat16 in torch all the same where only torch can use the processor's matrix unit, AMX); false:
+    with torch."""
     device: str = "cpu"
     """`cpu` or `cuda` (with an index: `cuda:1`)."""
     slowdown: float = 1.0

@@ -10,10 +10,13 @@ from shared.errors import BuildError
 
 
 @functools.cache
-def compiled() -> Library:
-    """Compiled at the first call on a machine, else from the cache."""
+def compiled(*, matrix_unit: bool = True) -> Library:
+    """Compiled at the first call on a machine, else from the cache.
+
+    `matrix_unit`: computes bfloat16 there where the processor has one; False: on vectors, as others do.
+    """
     try:
-        return Library(build.library())
+        return Library(build.library(), matrix_unit=matrix_unit)
     except BuildError as error:
         if "no C++ compiler" not in str(error):
             raise

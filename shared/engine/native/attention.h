@@ -4,17 +4,18 @@
 // same products as those with weights; meanwhile the next ones are on their way from memory. Softmax is
 // running (Milakov and Gimelshein, 2018), all sums are float32. A context is attended in pieces of PIECE
 // positions, merged in order, always at the same places: so a row's result is the same to the last bit
-// however the work is cut and whatever is beside it.
+// however the work is cut and whatever is beside it. On a matrix unit queries, and the weights of values, are
+// rounded to bfloat16.
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include "product.h"
+#include "matrix_unit.h"
 
 constexpr int KEYS = 64;
 constexpr int MOST_ROWS = 96;  // query rows (new tokens times heads of a group) of one unit of work
 constexpr int MOST_HEAD = 256;
 constexpr int64_t PIECE = 512;  // positions
-static_assert(KEYS % PANEL == 0 && PIECE % KEYS == 0);
+static_assert(KEYS % PANEL == 0 && PIECE % KEYS == 0 && MOST_ROWS % BLOCK_ROWS == 0);
 
 // What rows have seen so far: sums of values, weighted relative to each row's highest score, and of the
 // weights.
@@ -24,11 +25,12 @@ struct Seen {
     float total[MOST_ROWS];
 };
 
-// What a thread works in.
+// What a thread works in. `A`: what rows are multiplied as, float or on a matrix unit Bf16.
+template <class A>
 struct Desk {
-    alignas(64) float keys[KEYS * MOST_HEAD];
-    alignas(64) float values[KEYS * (MOST_HEAD + PANEL)];
-    alignas(64) float queries[MOST_ROWS * MOST_HEAD];
+    alignas(64) A keys[KEYS * MOST_HEAD];
+    alignas(64) A values[KEYS * (MOST_HEAD + PANEL)];
+    alignas(64) A queries[MOST_ROWS * MOST_HEAD];
     alignas(64) float scores[MOST_ROWS * KEYS];
     Floats weights[MOST_ROWS];  // summed by lane
     Seen piece;
@@ -53,23 +55,26 @@ static inline void spread(const Words& row, const Bf16*, float* to) {
     store(to, (Floats)(row << 16));
     store(to + PANEL, (Floats)(row & 0xffff0000u));
 }
+static inline void spread(const Words& row, const Bf16*, Bf16* to) {
+    std::memcpy(to, &row, sizeof row);
+}
 
-// [KEYS][head_dim], of which `count` are there, to panels [KEYS / PANEL][head_dim][PANEL]; the others'
+// [KEYS][head_dim], of which `count` are there, to panels [KEYS / PANEL][whole depth][PANEL]; the others'
 // columns are 0.
-template <class K>
-static inline void key_panels(const K* keys, int count, int head_dim, float* panels) {
-    constexpr int EACH = sizeof(float) / sizeof(K);  // dimensions in a word
+template <class K, class A>
+static inline void key_panels(const K* keys, int count, int head_dim, A* panels) {
+    const int64_t depth = whole<A>(head_dim);
     for (int first = 0; first < KEYS; first += LANES) {
-        float* to = panels + first / PANEL * PANEL * head_dim + first % PANEL;
-        for (int at = 0; at < head_dim; at += EACH * LANES) {
+        A* to = panels + first / PANEL * PANEL * depth + first % PANEL * EACH<A>;
+        for (int at = 0; at < head_dim; at += EACH<K> * LANES) {
             Words rows[LANES];
-            const int width = std::min(LANES, (head_dim - at) / EACH);
+            const int width = std::min<int>(LANES, (depth - at) / EACH<K>);
             for (int key = 0; key < LANES; key++)
                 rows[key] = first + key < count ? words(keys + (first + key) * head_dim + at, head_dim - at)
                                                 : Words{};
             transpose(rows);
             for (int word = 0; word < width; word++)
-                spread(rows[word], keys, to + (at + EACH * word) * PANEL);
+                spread(rows[word], keys, to + (at + EACH<K> * word) * PANEL);
         }
     }
 }
@@ -91,6 +96,20 @@ static inline void value_panels(const K* values, int count, int head_dim, float*
     }
 }
 
+// The same in pairs of keys; what is missing is 0, up to a whole depth.
+static inline void value_panels(const Bf16* values, int count, int head_dim, Bf16* panels) {
+    for (int at = 0; at < head_dim; at += PANEL) {
+        Bf16* to = panels + int64_t(at) * KEYS;
+        for (int key = 0; key < whole<Bf16>(count); key += 2) {
+            Words pair[2]{};  // neighbouring columns in a word
+            for (int odd = 0; odd < 2; odd++)
+                if (key + odd < count)
+                    pair[odd] = words(values + int64_t(key + odd) * head_dim + at, head_dim - at);
+            interleave(pair[0], pair[1], to + key * PANEL);
+        }
+    }
+}
+
 constexpr int LINE = 64;  // bytes of a cache line
 
 // A piece of keys has as many bytes as its panels have rows, times LINE, if it is bfloat16: each row brings a
@@ -100,7 +119,8 @@ static inline Ahead next_piece(const K* piece, int64_t rows_before) {
     return {reinterpret_cast<const char*>(piece) + rows_before * LINE, LINE};
 }
 
-// One row's scores of KEYS keys to weights relative to the highest so far; a NaN stays one.
+// One row's scores of KEYS keys to weights relative to the highest so far, in their place; a NaN stays one.
+template <class A>
 static inline void weigh(float* scores, float& highest, Floats& weights, float* mixed, int padded) {
     Floats best = load<Floats>(scores);
     for (int key = LANES; key < KEYS; key += LANES) best = larger(best, load<Floats>(scores + key));
@@ -113,11 +133,13 @@ static inline void weigh(float* scores, float& highest, Floats& weights, float* 
         highest = found;
     }
     const float base = highest == -INFINITY ? 0.0f : highest;  // nothing seen so far
+    Floats total = weights;
     for (int key = 0; key < KEYS; key += LANES) {
-        const Floats weight = exponential(load<Floats>(scores + key) - base);
-        store(scores + key, weight);
-        weights += weight;
+        const Floats weight = exponential_for<A>(load<Floats>(scores + key) - base);
+        narrow(weight, reinterpret_cast<A*>(scores) + key);
+        total += weight;
     }
+    weights = total;
 }
 
 // Positions first .. last - 1 of a context, within one piece.
@@ -129,9 +151,10 @@ struct Span {
 
 // Attends `rows` rows of desk.queries (scaled), row r at position start + r / group, to a span within a
 // piece.
-template <class K>
-static void attend(Desk& desk, const K* keys, const K* values, int head_dim, int rows, int group,
+template <class K, class A>
+static void attend(Desk<A>& desk, const K* keys, const K* values, int head_dim, int rows, int group,
                    int64_t start, Span span) {
+    const int64_t depth = whole<A>(head_dim);
     const int padded = (head_dim + PANEL - 1) / PANEL * PANEL;
     Seen& piece = desk.piece;
     std::fill(piece.mixed, piece.mixed + rows * padded, 0.0f);
@@ -141,12 +164,9 @@ static void attend(Desk& desk, const K* keys, const K* values, int head_dim, int
         const int count = int(std::min<int64_t>(KEYS, span.last - at));
         key_panels(keys + at * head_dim, count, head_dim, desk.keys);
         for (int panel = 0; panel * PANEL < count; panel++)
-            panel_product(desk.queries, rows, head_dim, desk.keys + panel * PANEL * head_dim, head_dim,
-                          next_piece(keys + (at + KEYS) * head_dim, panel * head_dim),
-                          [&](int64_t row, Floats a, Floats b) {
-                              store(desk.scores + row * KEYS + panel * PANEL, a);
-                              store(desk.scores + row * KEYS + panel * PANEL + LANES, b);
-                          });
+            panel_into<false>(desk.queries, rows, depth, desk.keys + panel * PANEL * depth, depth,
+                              next_piece(keys + (at + KEYS) * head_dim, panel * head_dim),
+                              desk.scores + panel * PANEL, KEYS);
         for (int row = 0; row < rows; row++) {
             const int64_t own = start + row / group;
             float* scores = desk.scores + row * KEYS;
@@ -154,17 +174,14 @@ static void attend(Desk& desk, const K* keys, const K* values, int head_dim, int
             const int unseen = int(std::clamp<int64_t>(own + 1 - span.window - at, 0, seen));
             if (unseen > 0) std::fill(scores, scores + unseen, -INFINITY);
             if (seen < KEYS) std::fill(scores + seen, scores + KEYS, -INFINITY);
-            weigh(scores, piece.highest[row], desk.weights[row], piece.mixed + row * padded, padded);
+            weigh<A>(scores, piece.highest[row], desk.weights[row], piece.mixed + row * padded, padded);
         }
         value_panels(values + at * head_dim, count, head_dim, desk.values);
         for (int panel = 0; panel < padded; panel += PANEL)
-            panel_product(desk.scores, rows, KEYS, desk.values + int64_t(panel) * KEYS, count,
-                          next_piece(values + (at + KEYS) * head_dim, panel / PANEL * KEYS),
-                          [&](int64_t row, Floats a, Floats b) {
-                              float* to = piece.mixed + row * padded + panel;
-                              store(to, load<Floats>(to) + a);
-                              store(to + LANES, load<Floats>(to + LANES) + b);
-                          });
+            panel_into<true>(reinterpret_cast<const A*>(desk.scores), rows, KEYS * EACH<A>,
+                             desk.values + int64_t(panel) * KEYS, whole<A>(count),
+                             next_piece(values + (at + KEYS) * head_dim, panel / PANEL * KEYS),
+                             piece.mixed + panel, padded);
     }
     for (int row = 0; row < rows; row++) piece.total[row] = sum(desk.weights[row]);
 }

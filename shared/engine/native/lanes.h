@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
@@ -15,6 +18,7 @@ constexpr int LANES = 4;
 constexpr int TILE_ROWS = 8;
 #endif
 constexpr int PANEL = 2 * LANES;  // columns of a weight that are computed together
+constexpr int UNIT_DEPTH = 32;    // panels of bfloat16 are filled up to a multiple of it, with zeros
 
 typedef float Floats __attribute__((vector_size(LANES * 4)));
 typedef uint32_t Words __attribute__((vector_size(LANES * 4)));
@@ -80,24 +84,46 @@ static inline void narrow(float value, Bf16* to) {  // to the nearest, ties to e
     *to = value != value ? 0x7fc0 : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Two vectors from one row of a panel: 2 LANES columns.
-static inline void columns(const float* row, Floats& first, Floats& second) {
-    first = load<Floats>(row);
-    second = load<Floats>(row + LANES);
+static inline void narrow(Floats value, float* to) {
+    store(to, value);
 }
-static inline void columns(const Bf16* row, Floats& first, Floats& second) {
-    const Words both =
-        load<Words>(row);  // column i in the lower half of word i, column i + LANES in the upper
-    first = (Floats)(both << 16);
-    second = (Floats)(both & 0xffff0000u);
+static inline void narrow(Floats value, Bf16* to) {
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+    const __m256bh halves = _mm512_cvtneps_pbh((__m512)value);  // which is 0 for denormal ones
+    std::memcpy(to, &halves, sizeof halves);
+#else
+    for (int lane = 0; lane < LANES; lane++) narrow(value[lane], to + lane);
+#endif
+}
+
+// What a word of a panel holds of one column: a float32, or bfloat16 of two neighbouring places of the depth.
+template <class W>
+constexpr int EACH = sizeof(float) / sizeof(W);
+
+// The first of them, and the second.
+static inline Floats lower(Words words, const float*) {
+    return (Floats)words;
+}
+static inline Floats lower(Words words, const Bf16*) {
+    return (Floats)(words << 16);
+}
+static inline Floats upper(Words words) {
+    return (Floats)(words & 0xffff0000u);
+}
+
+// The depth that a panel has room for, and rows that are to be multiplied on a matrix unit.
+template <class W>
+constexpr int64_t whole(int64_t depth) {
+    constexpr int64_t UNIT = sizeof(W) == sizeof(Bf16) ? UNIT_DEPTH : 1;
+    return (depth + UNIT - 1) / UNIT * UNIT;
 }
 
 // e^x for x <= 0, to 2 ulp: 2^n * p(r), |r| <= ln(2) / 2, p the Taylor polynomial of degree 7. 0 below -60:
 // beside 1 that does not show, and products with what is smaller would be denormal, which takes a processor a
 // hundred times as long.
+constexpr float LEAST_EXPONENT = -60.0f;
 static inline Floats exponential(Floats x) {
-    constexpr float LEAST = -60.0f;
-    const Floats bounded = larger(x, all(LEAST));
+    const Floats bounded = larger(x, all(LEAST_EXPONENT));
     const Floats shifted = bounded * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer
     const Floats n = shifted - 12582912.0f;
     const Floats r = bounded - n * 0.693359375f + n * 2.12194440e-4f;  // ln(2) in two parts
@@ -111,13 +137,23 @@ static inline Floats exponential(Floats x) {
     p = p * r + 1.0f;
     const Ints exponent = ((Ints)shifted - 0x4b400000 + 127) << 23;
     const Floats result = p * (Floats)exponent;
-    return x < LEAST ? Floats{} : x != x ? x : result;
+    return x < LEAST_EXPONENT ? Floats{} : x != x ? x : result;
 }
 
 // x / (1 + e^-x), computed from e^-|x| so that nothing overflows.
 static inline Floats silu(Floats x) {
     const Floats small = exponential(x < 0 ? x : -x);
     return x < 0 ? x * small / (1.0f + small) : x / (1.0f + small);
+}
+
+// The same, for results that are multiplied as `A`.
+template <class A>
+inline Floats exponential_for(Floats x) {
+    return exponential(x);
+}
+template <class A>
+inline Floats silu_for(Floats x) {
+    return silu(x);
 }
 
 template <int STEP, int... LANE>
@@ -137,4 +173,21 @@ static inline void transpose_steps(Words (&rows)[LANES]) {
 
 static inline void transpose(Words (&rows)[LANES]) {
     transpose_steps<LANES / 2>(rows);
+}
+
+template <int... PLACE>
+static inline void interleave(const Words& a, const Words& b, Bf16* to,
+                              std::integer_sequence<int, PLACE...>) {
+    typedef Bf16 Halves __attribute__((vector_size(LANES * 4)));
+    constexpr int FROM_B = 2 * LANES;
+    const Halves first = (Halves)a, second = (Halves)b;
+    const Halves low = __builtin_shufflevector(first, second, (PLACE / 2 + PLACE % 2 * FROM_B)...);
+    const Halves high = __builtin_shufflevector(first, second, (PLACE / 2 + LANES + PLACE % 2 * FROM_B)...);
+    std::memcpy(to, &low, sizeof low);
+    std::memcpy(to + FROM_B, &high, sizeof high);
+}
+
+// 2 LANES halves of each, one of a before one of b.
+static inline void interleave(const Words& a, const Words& b, Bf16* to) {
+    interleave(a, b, to, std::make_integer_sequence<int, 2 * LANES>{});
 }

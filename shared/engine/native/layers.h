@@ -4,8 +4,9 @@
 #include "attention.h"
 #include "model.h"
 
-// The work of one step. All threads call `run`; each method ends with all of them behind it.
-template <class W>
+// The work of one step. All threads call `run`; each method ends with all of them behind it. `W`: what weights,
+// keys and values are; `A`: what they are multiplied with.
+template <class W, class A>
 class Layers {
   public:
     Layers(const Model& model, const Step& step, const Cut& cut, float* room)
@@ -15,31 +16,32 @@ class Layers {
           group_(model.heads / model.kv_heads),
           wide_(model.heads + 2 * model.kv_heads) {
         const Room sizes(model, step, cut);
-        normed_ = room;
-        qkv_ = normed_ + sizes.normed;
-        mixed_ = qkv_ + sizes.qkv;
-        inner_ = mixed_ + sizes.mixed;
-        partial_ = inner_ + sizes.inner;
-        desks_ = reinterpret_cast<Desk*>(partial_ + sizes.partial);
+        const auto take = [&](int64_t floats) { return std::exchange(room, room + floats); };
+        normed_ = reinterpret_cast<A*>(take(sizes.normed));
+        qkv_ = take(sizes.qkv);
+        mixed_ = reinterpret_cast<A*>(take(sizes.mixed));
+        inner_ = reinterpret_cast<A*>(take(sizes.inner));
+        partial_ = take(sizes.partial);
+        desks_ = reinterpret_cast<Desk<A>*>(take(sizes.desks));
     }
 
     void run() {
         const int64_t hidden = model_.hidden, qkv = wide_ * model_.head_dim,
                       queries = model_.heads * model_.head_dim;
+        fill_up(normed_, hidden, padded<A>(hidden), step_.rows);
+        fill_up(mixed_, queries, padded<A>(queries), step_.rows);
+        fill_up(inner_, model_.ffn, padded<A>(model_.ffn), step_.rows);
         for (int64_t number = 0; number < model_.count; number++) {
             const Layer& layer = model_.layers[number];
-            norm_rows(step_.hidden, hidden, layer.input_norm, model_.eps, step_.rows, normed_,
-                      padded(hidden));
-            product<W>(layer.qkv, normed_, padded(hidden), step_.rows, Into{qkv_, qkv, layer.qkv});
+            norm_rows(step_.hidden, hidden, layer.input_norm, model_.eps, step_.rows, normed_);
+            product<W>(layer.qkv, normed_, step_.rows, Into{qkv_, qkv, layer.qkv});
             keep(layer, number);
             mix(layer, number);
-            product<W>(layer.output, mixed_, padded(queries), step_.rows,
-                       Onto{step_.hidden, hidden, layer.output});
-            norm_rows(step_.hidden, hidden, layer.mlp_norm, model_.eps, step_.rows, normed_, padded(hidden));
-            product<W>(layer.gate_up, normed_, padded(hidden), step_.rows,
-                       Gated{inner_, padded(model_.ffn), layer.gate_up});
-            product<W>(layer.down, inner_, padded(model_.ffn), step_.rows,
-                       Onto{step_.hidden, hidden, layer.down});
+            product<W>(layer.output, mixed_, step_.rows, Onto{step_.hidden, hidden, layer.output});
+            norm_rows(step_.hidden, hidden, layer.mlp_norm, model_.eps, step_.rows, normed_);
+            product<W>(layer.gate_up, normed_, step_.rows,
+                       Gated<A>{inner_, padded<A>(model_.ffn), layer.gate_up});
+            product<W>(layer.down, inner_, step_.rows, Onto{step_.hidden, hidden, layer.down});
         }
     }
 
@@ -87,13 +89,13 @@ class Layers {
         const Part& part = step_.parts[block.part];
         const int64_t head_dim = model_.head_dim, start = part.start + block.first_row,
                       rows = block.rows * group_;
-        Desk& desk = desks_[omp_get_thread_num()];
+        Desk<A>& desk = desks_[omp_get_thread_num()];
         const float scale = 1.0f / std::sqrt(float(head_dim));
         for (int64_t row = 0; row < block.rows; row++) {
             const float* query =
                 qkv_ + ((part.row + block.first_row + row) * wide_ + head * group_) * head_dim;
-            for (int64_t at = 0; at < group_ * head_dim; at++)
-                desk.queries[row * group_ * head_dim + at] = query[at] * scale;
+            for (int64_t of = 0; of < group_; of++, query += head_dim)
+                put_query(query, scale, desk.queries + (row * group_ + of) * whole<A>(head_dim));
         }
         const W* keys =
             static_cast<const W*>(part.keys) + number * part.layer_stride + head * part.head_stride;
@@ -112,6 +114,11 @@ class Layers {
                 add(desk.all, desk.piece.mixed, desk.piece.highest, desk.piece.total, rows);
         }
         if (block.room < 0) put(block, head, desk.all);
+    }
+
+    void put_query(const float* query, float scale, A* to) const {
+        for (int64_t at = 0; at < model_.head_dim; at++) narrow(query[at] * scale, to + at);
+        std::fill(to + model_.head_dim, to + whole<A>(model_.head_dim), A(0));
     }
 
     void gather(const Block& block, int64_t head) {
@@ -155,10 +162,10 @@ class Layers {
     void put(const Block& block, int64_t head, const Seen& seen) const {
         const int64_t first = step_.parts[block.part].row + block.first_row;
         for (int64_t row = 0; row < block.rows * group_; row++) {
-            float* to = mixed_ + (first + row / group_) * padded(model_.heads * model_.head_dim) +
-                        (head * group_ + row % group_) * model_.head_dim;
+            A* to = mixed_ + (first + row / group_) * padded<A>(model_.heads * model_.head_dim) +
+                    (head * group_ + row % group_) * model_.head_dim;
             const float* from = seen.mixed + row * Cut::width(model_);
-            for (int64_t at = 0; at < model_.head_dim; at++) to[at] = from[at] / seen.total[row];
+            for (int64_t at = 0; at < model_.head_dim; at++) narrow(from[at] / seen.total[row], to + at);
         }
     }
 
@@ -167,10 +174,10 @@ class Layers {
     const Cut& cut_;
     int64_t group_;
     int64_t wide_;  // heads of a fused row
-    float* normed_;
+    A* normed_;
     float* qkv_;
-    float* mixed_;
-    float* inner_;
+    A* mixed_;
+    A* inner_;
     float* partial_;
-    Desk* desks_;
+    Desk<A>* desks_;
 };

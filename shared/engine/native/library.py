@@ -48,6 +48,7 @@ class Model(Structure):
         ("ffn", c_int64),
         ("eps", c_float),
         ("narrow", c_int32),
+        ("matrix_unit", c_int32),
     )
 
 
@@ -82,13 +83,16 @@ class Step(Structure):
 class Library:
     """The functions of one compiled library. They hold no state, and run without the interpreter's lock.
 
-    Raises OSError where `path` is no such library.
+    `matrix_unit`: bfloat16 is multiplied on one where processor, kernel and compiler know it. Raises OSError
+    where `path` is no such library.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, matrix_unit: bool = True) -> None:
         library = ctypes.CDLL(str(path))
         library.native_lanes.restype = c_int32
         self.lanes: int = library.native_lanes()
+        library.native_matrix_unit.restype = c_int32
+        self.matrix_unit = matrix_unit and bool(library.native_matrix_unit())
         self.room = library.native_room
         self.room.restype = c_int64
         self.room.argtypes = (POINTER(Model), POINTER(Step))
@@ -98,10 +102,9 @@ class Library:
         self.scores = library.native_scores
         self.scores.restype = None
         self.scores.argtypes = (
+            POINTER(Model),
             POINTER(Weight),
             c_void_p,
-            c_float,
-            c_int32,
             c_void_p,
             c_int64,
             c_void_p,

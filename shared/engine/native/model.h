@@ -6,8 +6,9 @@
 #include <vector>
 #include "attention.h"
 
-// A weight in panels [ceil(columns / PANEL)][depth][PANEL], zero beyond `columns`. A gated one has LANES
-// columns of the gate and LANES of what it gates in each panel; its `columns` are those of the result.
+// A weight in panels [ceil(columns / PANEL)][whole depth][PANEL], zero beyond `columns` and `depth`; of
+// bfloat16 two places of the depth are side by side in each column. A gated one has LANES columns of the gate
+// and LANES of what it gates in each panel; its `columns` are those of the result.
 struct Weight {
     const void* panels;
     const float* bias;  // in the order of the panels' columns, as many as they have; or null
@@ -38,6 +39,7 @@ struct Model {
     int64_t ffn;
     float eps;
     int32_t narrow;  // weights, keys and values are bfloat16, not float32
+    int32_t matrix_unit;  // and so is what they are multiplied with, on a matrix unit
 };
 
 // One context's new tokens; distances in elements.
@@ -61,12 +63,14 @@ struct Step {
     int32_t threads;
 };
 
-constexpr int64_t CACHED_FLOATS = 1 << 18;  // so many of rows stay in a core's cache while weights pass
+constexpr int64_t CACHED_BYTES = 1 << 20;  // so much of rows stays in a core's cache while weights pass
 
-// Floats from one row to the next: never a multiple of a page, so that a tile's rows lie in different cache
-// sets.
-inline int64_t padded(int64_t floats) {
-    return (floats + 15) / 16 * 16 + 16;
+// From one row to the next: whole cache lines, and never a multiple of a page, so that rows lie in different
+// cache sets.
+template <class A = float>
+inline int64_t padded(int64_t count) {
+    constexpr int64_t OF_LINE = LINE / sizeof(A);
+    return (count + OF_LINE - 1) / OF_LINE * OF_LINE + OF_LINE;
 }
 
 struct Block {  // rows of one part that are attended together
@@ -119,32 +123,45 @@ class Cut {
     int64_t floats = 0;  // of what waits
 };
 
-// Floats of each buffer of a step: whole cache lines.
+// Floats of each buffer of a step: whole cache lines, rows up to a multiple of a matrix unit's blocks, and
+// enough for either type of what is multiplied.
 struct Room {
     Room(const Model& model, const Step& step, const Cut& cut)
-        : normed(step.rows * padded(model.hidden)),
+        : rows((step.rows + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS),
+          normed(rows * padded(model.hidden)),
           qkv(padded(step.rows * (model.heads + 2 * model.kv_heads) * model.head_dim)),
-          mixed(step.rows * padded(model.heads * model.head_dim)),
-          inner(step.rows * padded(model.ffn)),
+          mixed(rows * padded(model.heads * model.head_dim)),
+          inner(rows * padded(model.ffn)),
           partial(padded(cut.floats)),
-          desks(step.threads * int64_t(sizeof(Desk) / sizeof(float))) {}
+          desks(step.threads * int64_t(sizeof(Desk<float>) / sizeof(float))) {}
     int64_t all() const { return normed + qkv + mixed + inner + partial + desks; }
 
-    int64_t normed, qkv, mixed, inner, partial, desks;
+    int64_t rows, normed, qkv, mixed, inner, partial, desks;
 };
 
-inline void norm(const float* from, int64_t count, const float* weight, float eps, float* to) {
+template <class A>
+inline void norm(const float* from, int64_t count, const float* weight, float eps, A* to) {
     Floats squares{};
     int64_t at = 0;
     for (; at + LANES <= count; at += LANES) squares += load<Floats>(from + at) * load<Floats>(from + at);
     float total = sum(squares);
     for (; at < count; at++) total += from[at] * from[at];
     const float scale = 1.0f / std::sqrt(total / float(count) + eps);
-    for (at = 0; at < count; at++) to[at] = from[at] * scale * weight[at];
+    for (at = 0; at < count; at++) narrow(from[at] * scale * weight[at], to + at);
 }
 
-inline void norm_rows(const float* from, int64_t count, const float* weight, float eps, int64_t rows,
-                      float* to, int64_t stride) {
+// Zeros from `count` to the whole depth of each row.
+template <class A>
+inline void fill_up(A* rows, int64_t count, int64_t stride, int64_t number) {
+    if (whole<A>(count) == count) return;
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < number; row++)
+        std::fill(rows + row * stride + count, rows + row * stride + whole<A>(count), A(0));
+}
+
+template <class A>
+inline void norm_rows(const float* from, int64_t count, const float* weight, float eps, int64_t rows, A* to) {
+    const int64_t stride = padded<A>(count);
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; row++) norm(from + row * count, count, weight, eps, to + row * stride);
 }
@@ -194,8 +211,9 @@ struct Onto {  // added to what is there
     }
 };
 
+template <class A>
 struct Gated {  // silu(first) * second
-    float* rows;
+    A* rows;
     int64_t stride;
     const Weight& weight;
     void operator()(int64_t row, int64_t panel, Floats first, Floats second) const {
@@ -203,29 +221,31 @@ struct Gated {  // silu(first) * second
             first += load<Floats>(weight.bias + panel * PANEL);
             second += load<Floats>(weight.bias + panel * PANEL + LANES);
         }
-        const Floats result = silu(first) * second;
-        float* to = rows + row * stride + panel * LANES;
+        const Floats result = silu_for<A>(first) * second;
+        A* to = rows + row * stride + panel * LANES;
         const int64_t left = weight.columns - panel * LANES;
         if (left >= LANES)
-            store(to, result);
+            narrow(result, to);
         else
-            for (int64_t lane = 0; lane < left; lane++) to[lane] = result[lane];
+            for (int64_t lane = 0; lane < left; lane++) narrow(result[lane], to + lane);
     }
 };
 
-// rows [count][depth] times a weight; each thread takes neighbouring panels, so that it reads one run of
-// memory.
-template <class W, class Put>
-void product(const Weight& weight, const float* rows, int64_t stride, int64_t count, const Put& put) {
+// rows [count][padded depth] times a weight; each thread takes neighbouring panels, so that it reads one run
+// of memory.
+template <class W, class A, class Put>
+void product(const Weight& weight, const A* rows, int64_t count, const Put& put) {
     const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
     const int64_t first = weight.count * thread / threads, last = weight.count * (thread + 1) / threads;
-    const int64_t block = std::max<int64_t>(TILE_ROWS, CACHED_FLOATS / weight.depth / TILE_ROWS * TILE_ROWS);
+    constexpr int64_t HEIGHT = sizeof(A) == sizeof(Bf16) ? BLOCK_ROWS : TILE_ROWS;
+    const int64_t stride = padded<A>(weight.depth), length = whole<W>(weight.depth) * PANEL;
+    const int64_t most = CACHED_BYTES / int64_t(sizeof(A)) / weight.depth;
+    const int64_t block = std::max(HEIGHT, most / HEIGHT * HEIGHT);
     const W* panels = static_cast<const W*>(weight.panels);
     for (int64_t done = 0; done < count; done += block)
         for (int64_t panel = first; panel < last; panel++)
             panel_product(rows + done * stride, std::min(block, count - done), stride,
-                          panels + panel * weight.depth * PANEL, weight.depth,
-                          beyond(panels + panel * weight.depth * PANEL),
+                          panels + panel * length, whole<A>(weight.depth), beyond(panels + panel * length),
                           [&](int64_t row, Floats a, Floats b) { put(done + row, panel, a, b); });
 #pragma omp barrier
 }

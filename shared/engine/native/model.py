@@ -1,6 +1,7 @@
 """The Llama-family forward in compiled code: one call for all layers of a step.
 
-Weights, keys and values are bfloat16 or float32, all between them float32.
+Weights, keys and values are bfloat16 or float32, all between them float32. On a matrix unit what is
+multiplied with them is rounded to bfloat16.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MOST_HEAD = 256  # of head_dim (`attention.h`)
 MOST_GROUP = 96  # query heads per KV head
 _EVERYTHING = 1 << 62
 _ROW_GAP = 32  # floats that `padded` in `model.h` adds to a row at most
+_BLOCK_ROWS = 32  # rows are multiplied in blocks of so many at most
 
 
 def computes(config: ModelConfig) -> bool:
@@ -97,6 +99,7 @@ class NativeModel:
         self._head_address = self._head.address()
         addresses = [layer.address(window) for layer, window in zip(self._layers, windows, strict=True)]
         self._addresses = (native.Layer * config.layers)(*addresses)
+        narrow = self.embedding.dtype == torch.bfloat16
         self._model = native.Model(
             ctypes.addressof(self._addresses),
             config.layers,
@@ -106,7 +109,8 @@ class NativeModel:
             config.head_dim,
             config.ffn,
             config.eps,
-            int(self.embedding.dtype == torch.bfloat16),
+            narrow,
+            narrow and library.matrix_unit,
         )
 
     def forward(self, ids: Tensor, turns: Turns, parts: Sequence[Part]) -> Tensor:
@@ -143,12 +147,11 @@ class NativeModel:
         states = hidden.contiguous()
         rows, depth = states.shape
         scores = torch.empty(rows, self.config.vocab)
-        room = torch.empty(rows * (depth + _ROW_GAP))
+        room = torch.empty((rows + _BLOCK_ROWS) * (depth + _ROW_GAP))
         self._library.scores(
+            ctypes.byref(self._model),
             ctypes.byref(self._head_address),
             self._norm.data_ptr(),
-            self.config.eps,
-            self._model.narrow,
             states.data_ptr(),
             rows,
             scores.data_ptr(),

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from shared.engine.native.library import Weight
+
+_UNIT_DEPTH = 32  # of `lanes.h`
 
 
 class Panels:
     """A weight, and its bias, in panels of 2 * lanes columns (see `model.h`); float32 or bfloat16.
 
-    A panel has two halves of `lanes` columns. In float32 a row of it is one half after the other, in bfloat16
-    their columns come in turns, so that a 32-bit word holds one of each.
+    A panel has two halves of `lanes` columns, a row of it one word of each. In bfloat16 a word holds two
+    neighbouring places of the depth, which is filled up with zeros to a multiple of 32: the order that matrix
+    units read.
     """
 
     def __init__(self, halves: Tensor, bias: Tensor | None, columns: int) -> None:
         """`halves`: [panels, 2, lanes, in]; `bias`: float32 [panels, 2, lanes]; `columns`: of the result."""
-        in_turns = halves.dtype == torch.bfloat16
-        self._panels = halves.permute((0, 3, 2, 1) if in_turns else (0, 3, 1, 2)).contiguous()
+        self._depth = halves.shape[3]
+        if halves.dtype == torch.bfloat16:
+            missing = -self._depth % _UNIT_DEPTH
+            filled = F.pad(halves, (0, missing)) if missing else halves
+            pairs = filled.reshape(*filled.shape[:3], -1, 2)
+            self._panels = pairs.permute(0, 3, 1, 2, 4).contiguous()
+        else:
+            self._panels = halves.permute(0, 3, 1, 2).contiguous()
         self._bias = bias
         self.columns = columns
 
@@ -39,8 +49,7 @@ class Panels:
     def address(self) -> Weight:
         """For the library, as long as this object lives."""
         bias = None if self._bias is None else self._bias.data_ptr()
-        count, depth = self._panels.shape[:2]
-        return Weight(self._panels.data_ptr(), bias, self.columns, depth, count)
+        return Weight(self._panels.data_ptr(), bias, self.columns, self._depth, len(self._panels))
 
 
 def _paired(weight: Tensor, lanes: int) -> Tensor:

@@ -1,5 +1,5 @@
-// Products of rows with a weight that lies in panels: for each 2 LANES columns, all their depth, in the order
-// it is read.
+// Products of rows with a weight that lies in panels: for each 2 LANES columns all their depth, in the order
+// it is read. A panel's row is 2 LANES words: one place of the depth in float32, two in bfloat16.
 #pragma once
 #include "lanes.h"
 
@@ -17,14 +17,13 @@ static inline Ahead beyond(const W* panel) {
     return {reinterpret_cast<const char*>(panel) + BYTES, PANEL * sizeof(W)};
 }
 
-// rows[M][depth] times one panel. Each sum runs over the depth in order, whatever M is: a row's result does
-// not depend on the rows beside it.
-template <class W, int M>
-static inline void tile(const float* rows, int64_t stride, const W* panel, int64_t depth, Ahead ahead,
-                        Floats (&sums)[M][2]) {
-    for (int64_t at = 0; at < depth; at++) {
-        Floats first, second;
-        columns(panel + at * PANEL, first, second);
+// rows[M][depth] times one panel; `put(row, first, second)` takes each result. Each sum runs over the depth in
+// order, whatever M is: a row's result does not depend on the rows beside it.
+template <class W, int M, class Put>
+static void tile_into(const float* rows, int64_t stride, const W* panel, int64_t depth, Ahead ahead,
+                      Put&& put) {
+    Floats sums[M][2] = {};  // of this function, so that they stay in registers
+    const auto add = [&](int64_t at, Floats first, Floats second) __attribute__((always_inline)) {
         __builtin_prefetch(ahead.from + at * ahead.step, 0, 2);
 #pragma GCC unroll 12
         for (int row = 0; row < M; row++) {
@@ -32,14 +31,17 @@ static inline void tile(const float* rows, int64_t stride, const W* panel, int64
             sums[row][0] += value * first;
             sums[row][1] += value * second;
         }
+    };
+    const int64_t paired = depth / EACH<W> * EACH<W>;
+    for (int64_t at = 0; at < paired; at += EACH<W>) {
+        const Words first = load<Words>(panel + at * PANEL);
+        const Words second = load<Words>(panel + at * PANEL + LANES * EACH<W>);
+        add(at, lower(first, panel), lower(second, panel));
+        if constexpr (EACH<W> > 1) add(at + 1, upper(first), upper(second));
     }
-}
-
-template <class W, int M, class Put>
-static void tile_into(const float* rows, int64_t stride, const W* panel, int64_t depth, Ahead ahead,
-                      Put&& put) {
-    Floats sums[M][2] = {};
-    tile<W, M>(rows, stride, panel, depth, ahead, sums);
+    if (paired < depth)
+        add(paired, lower(load<Words>(panel + paired * PANEL), panel),
+            lower(load<Words>(panel + paired * PANEL + LANES * EACH<W>), panel));
     for (int row = 0; row < M; row++) put(row, sums[row][0], sums[row][1]);
 }
 
@@ -64,4 +66,15 @@ static inline void panel_product(const float* rows, int64_t count, int64_t strid
         tile_of<W, TILE_ROWS>(height, rows + done * stride, stride, panel, depth, ahead, shifted);
         done += height;
     }
+}
+
+// The same to [count][distance], or onto what is there.
+template <bool ONTO, class W>
+static inline void panel_into(const float* rows, int64_t count, int64_t stride, const W* panel, int64_t depth,
+                              Ahead ahead, float* to, int64_t distance) {
+    panel_product(rows, count, stride, panel, depth, ahead, [&](int64_t row, Floats a, Floats b) {
+        float* at = to + row * distance;
+        store(at, ONTO ? load<Floats>(at) + a : a);
+        store(at + LANES, ONTO ? load<Floats>(at + LANES) + b : b);
+    });
 }
