@@ -134,6 +134,8 @@ class EventStream(Response):
         self._pace = pace
         self._plain_headers = headers
         self._ended = ended
+        self.answered: Callable[[int], None] = lambda _status: None
+        """Told the status once, when it is certain; not where a fault here left the client none."""
         self._outcome = Outcome()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -151,7 +153,10 @@ class EventStream(Response):
                     await self._run(scope, receive, send)
             if self._outcome.ended == "crashed":
                 self._outcome.ended = "left"
+                self._outcome.status = self._outcome.status if self._started else CLOSED
         finally:
+            if self._started or self._outcome.ended != "crashed":
+                self.answered(self._outcome.status)
             self._ended(self._outcome)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:

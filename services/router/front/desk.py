@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive
 
-from services.router.front.delivery import CLOSED, error_response, json_response
+from services.router.front.delivery import CLOSED, EventStream, error_response, json_response
 from services.router.front.dialect import MESSAGES, OPENAI
 from services.router.front.failures import error_body, messages_error
 from services.router.front.intake import Call, echo_id, read_body, read_call
@@ -107,7 +107,10 @@ class Desk:
                     recording.ended(call, self._rules.clock(), response.status_code, facts)
             except ClientDisconnect:
                 response = Response(status_code=CLOSED)
-            self._measures.answered(path, response.status_code)
+            if isinstance(response, EventStream):  # what fails before its first content has another status
+                response.answered = lambda status: self._measures.answered(path, status)
+            else:
+                self._measures.answered(path, response.status_code)
             return response
 
         return answer
@@ -155,6 +158,7 @@ class Desk:
     async def crash(self, request: Request, error: Exception) -> Response:
         """A fault of ours: logged with its place, told as no more than that."""
         self._log.error("request crashed", path=request.url.path, exc_info=error)
+        self._measures.answered("crashed", 500)
         body = _error(request.url.path, "internal error of the router; it is logged", 500, "internal")
         return json_response(body, {"x-request-id": self._name(request)}, 500)
 

@@ -4,9 +4,9 @@ import pytest
 
 from services.router.front.keys import Keys, Tenant, read_keys
 from services.router.front.tokens import Tokenizer
-from shared.errors import BadKey, ConfigError
-from tests.support.fake_generator import FakeGenerator, says
-from tests.support.front_door import MODEL, Door, ask
+from shared.errors import BadKey, ConfigError, Overloaded, RequestFailed, Unavailable
+from tests.support.fake_generator import FakeGenerator, breaks, says
+from tests.support.front_door import MODEL, Door, Wire, ask
 
 KEYS = "# who may use this\nacme  key-of-acme\nacme second-of-acme\nbeta key-of-beta # trial\n"
 
@@ -166,6 +166,24 @@ async def test_metrics_count_what_happened(door: Door) -> None:
     assert door.metric("pdd_http_ttft_seconds_count") == 2
 
 
+async def test_a_streams_status_is_the_one_that_its_client_gets(tokenizer: Tokenizer) -> None:
+    def counted(door: Door, status: int, endpoint: str = "/v1/chat/completions") -> float:
+        return door.metric("pdd_http_requests_total", endpoint=endpoint, status=str(status))
+
+    for error in (Overloaded("full", 3.0), Unavailable("no worker", 1.0), RequestFailed("lost")):
+        door = Door(tokenizer, FakeGenerator(breaks(error)))
+        response = await door.chat(stream=True)
+        assert counted(door, response.status_code) == 1
+        assert counted(door, 200) == 0
+
+    door = Door(tokenizer, FakeGenerator())
+    wire = Wire(door.app, ask(stream=True))
+    await door.generator.started()
+    wire.leave()
+    await wire.end()
+    assert (counted(door, 499), counted(door, 200)) == (1, 0)
+
+
 async def test_a_crash_is_a_json_500(tokenizer: Tokenizer) -> None:
     def crash(_request: object) -> list[object]:
         raise ZeroDivisionError("inside")
@@ -176,6 +194,7 @@ async def test_a_crash_is_a_json_500(tokenizer: Tokenizer) -> None:
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "internal"
     assert "inside" not in response.text
+    assert door.metric("pdd_http_requests_total", endpoint="crashed", status="500") == 1
 
 
 def test_renewed_keys_are_accepted_and_old_ones_no_longer() -> None:

@@ -214,4 +214,6 @@ async def test_a_fault_while_rendering_releases_the_request(door: Door, stream: 
     await asyncio.gather(wire.task, return_exceptions=True)
     assert one.cancelled
     assert others() == 0
+    assert door.metric("pdd_http_requests_total", endpoint="crashed", status="500") == 1
+    assert door.metric("pdd_http_requests_total", endpoint="/v1/chat/completions", status="200") == 0
     assert door.metric("pdd_http_generations_total", ended="crashed") == 1
