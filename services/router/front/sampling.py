@@ -16,6 +16,9 @@ _NEUTRAL = {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0, "repet
 MOST_SCORES = 200_000
 """Log-probabilities of one prompt at most."""
 
+_COLDEST = 1e-6
+"""Temperatures below it are 0: noise of that size tells no two scores apart, and scores over it overflow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -92,6 +95,7 @@ def build_sampling(
     _check_ids("stop_token_ids", stop_ids, limits)
     least = ask.min_tokens or 0
     eos = limits.eos_ids
+    temperature = _value(ask.temperature, "temperature", limits)
     if grammar:
         least = max_tokens if ask.ignore_eos else least
         _check_ends(ask, limits)
@@ -100,7 +104,7 @@ def build_sampling(
     return Sampling(
         max_pos=prompt_len + max_tokens,
         seed=(seed if ask.seed is None else ask.seed) & (2**64 - 1),
-        temperature=_value(ask.temperature, "temperature", limits),
+        temperature=temperature if temperature >= _COLDEST else 0.0,
         top_k=max(0, int(_value(ask.top_k, "top_k", limits))),
         top_p=_value(ask.top_p, "top_p", limits),
         min_p=_value(ask.min_p, "min_p", limits),

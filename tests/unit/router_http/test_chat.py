@@ -307,6 +307,13 @@ async def test_the_models_own_defaults_are_used(tokenizer: Tokenizer) -> None:
     assert [request.sampling.top_k for request in front.generator.requests] == [20, 20]
 
 
+async def test_a_temperature_too_low_for_numbers_is_none(tokenizer: Tokenizer) -> None:
+    front = door(tokenizer)
+    for asked in (5e-324, 1e-308, 1e-40, 1e-7, 1e-5):  # scores over the first of them are infinite
+        await front.chat(temperature=asked)
+    assert [one.sampling.temperature for one in front.generator.requests] == [0.0, 0.0, 0.0, 0.0, 1e-5]
+
+
 async def test_the_answers_text_comes_back_as_its_ids(tokenizer: Tokenizer) -> None:
     ids = [token for letter in "hello world" for token in tokenizer.encode(letter)]
     front = Door(tokenizer, FakeGenerator(says(*ids)))
