@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import NamedTuple, TypeVar
 
+import structlog
+
 from shared.errors import BadChunk
 from shared.transport.compression import READS, ChunkCodec
 
@@ -47,6 +49,7 @@ class CodecThreads:
         self._counters = counters
         self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
+        self._log = structlog.get_logger()
         self._decoding: deque[float] = deque(maxlen=8)  # bytes/s of one thread
 
     @property
@@ -86,7 +89,11 @@ class CodecThreads:
 
     def _encode(self, data: bytes, encoding: int) -> Encoded:
         began = time.perf_counter()
-        made = self._codec().encode(data, encoding)
+        try:
+            made = self._codec().encode(data, encoding)
+        except Exception:  # noqa: BLE001 - no memory, a library: others wait behind this chunk
+            self._log.exception("a chunk could not be encoded; it is sent as it is", bytes=len(data))
+            made = None
         return Encoded(made, time.perf_counter() - began)
 
     def _decode(self, data: memoryview, encoding: int, into: memoryview) -> Decoded:
@@ -94,6 +101,9 @@ class CodecThreads:
         try:
             self._codec().decode(data, encoding, into)
         except BadChunk:
+            return Decoded(False, 0.0)
+        except Exception:  # noqa: BLE001 - as above: it is asked for again
+            self._log.exception("a chunk could not be decoded", bytes=len(data))
             return Decoded(False, 0.0)
         return Decoded(True, time.perf_counter() - began)
 

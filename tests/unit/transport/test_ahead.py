@@ -70,6 +70,41 @@ async def test_they_leave_in_the_order_in_which_they_came() -> None:
     assert told == 1
 
 
+class Failing:
+    """A codec whose library fails."""
+
+    def encode(self, data: memoryview | bytes, encoding: int) -> bytes | None:
+        raise MemoryError
+
+    def decode(self, data: memoryview | bytes, encoding: int, into: memoryview) -> None:
+        raise RuntimeError
+
+
+async def test_a_codec_that_fails_holds_up_nothing() -> None:
+    """A chunk leaves as it is; one that came counts as damaged, and its memory is given back."""
+    happened = asyncio.Event()
+    codec = CodecThreads(Failing, 1, Counter())
+    ahead = Ahead(codec, CompressionGauge("on"), PLANES_OF_2, happened.set)
+    ahead.put(chunk_of(memoryview(b"some"), key=3), encode=True)
+    await asyncio.wait_for(happened.wait(), 10)
+    chunk = ahead.pop()
+    assert chunk is not None
+    assert (chunk.key, chunk.header.encoding, bytes(chunk.data)) == (3, 0, b"some")
+    done = await codec.decode(memoryview(b"some"), PLANES_OF_2, memoryview(bytearray(8)))
+    assert not done.right
+    codec.close()
+
+
+async def test_a_codec_that_cannot_be_made_holds_up_nothing() -> None:
+    def none() -> Failing:
+        raise MemoryError
+
+    codec = CodecThreads(none, 1, Counter())
+    assert (await codec.encode(b"some", PLANES_OF_2)).data is None
+    assert not (await codec.decode(memoryview(b"some"), PLANES_OF_2, memoryview(bytearray(8)))).right
+    codec.close()
+
+
 async def test_threads_in_any_order() -> None:
     counters: Counter[str] = Counter()
     codec = CodecThreads(PlaneCodec, 3, counters)
