@@ -52,8 +52,8 @@ def load_model(
 ) -> CpuModel:
     """Load a Hugging Face directory as "float32" or "bfloat16"; `progress(done, total)` counts tensors.
 
-    `library`: compiled code to compute with, as far as it knows the model. `matrix_unit`: torch
-    has one (AMX); bfloat16 is computed there unless the library has it as well. Raises ModelError where the
+    `library`: compiled code to compute with, as far as it knows the model. `matrix_unit`: torch has
+    one (AMX); bfloat16 is computed there unless the library uses it as well. Raises ModelError where the
     directory cannot be served, naming the key, tensor or file.
     """
     if dtype not in DTYPES:

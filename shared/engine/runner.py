@@ -36,7 +36,7 @@ class TorchRunner:
 
     `model` is a Hugging Face directory or a model already loaded (runners of one process may share it);
     `library` is compiled code to compute and draw with, torch and numpy do it without; `matrix_unit`:
-    bfloat16 in torch all the same. `threads` are those of one step. `context_bytes` bounds what idle
+    as in `load_model`. `threads` are those of one step. `context_bytes` bounds what idle
     sequences may hold beside the pool.
     Raises ModelError for a directory that cannot be served, ConfigError for an impossible value.
     """
