@@ -34,7 +34,7 @@ from services.router.front.structure.form import Form, form_of
 from services.router.front.structure.grammar import Wanted
 from services.router.front.tool_prompts import with_tools
 from services.router.front.tools import Use, offers, read_choice, read_tools
-from shared.errors import InvalidRequest
+from shared.errors import ContextTooLong, InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,12 @@ class Chats:
         """What the template takes, of what the client sent."""
         if not messages:
             raise InvalidRequest("messages: the list is empty; send at least one message", "messages")
+        if len(messages) > (most := self.runs.context()):
+            raise ContextTooLong(
+                f"messages: this model's maximum context length is {most} tokens; {len(messages)} messages "
+                "cannot fit it",
+                "messages",
+            )
         offered = read_tools(tools or ())
         told = with_tools(self.habits, read_messages(messages), offered)
         native = offered if self.habits.takes_tools else ()

@@ -26,6 +26,7 @@ from services.router.front.replies import (
     CompletionLogprobs,
     PromptEntry,
 )
+from services.router.front.sampling import Limits, check_length
 from services.router.front.vocabulary import Vocabulary
 from shared.errors import InvalidRequest, MeshError
 from shared.wire.messages import TokenLogprob
@@ -34,15 +35,24 @@ DEFAULT_MAX_TOKENS = 16
 """OpenAI's default of this endpoint."""
 
 
-def read_prompts(ask: CompletionAsk, vocab_size: int) -> list[str | list[int]]:
-    """The prompts, each a text or ids. Raises InvalidRequest by place."""
-    prompt = ask.prompt
+def read_prompts(ask: CompletionAsk, limits: Limits, most: int) -> list[str | list[int]]:
+    """The prompts, each a text or ids; with n they make `most` choices at most. Raises InvalidRequest by
+    place: what is too long or too many before each id or prompt is looked at."""
+    prompt, n, vocab_size = ask.prompt, ask.n or 1, limits.vocab_size
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
         raise InvalidRequest("prompt: the list is empty; send at least one prompt", "prompt")
-    if all(isinstance(one, int) for one in prompt):
-        return [_ids([one for one in prompt if isinstance(one, int)], "prompt", vocab_size)]
+    if isinstance(prompt[0], int):
+        check_length(limits, len(prompt), "prompt")
+        if all(isinstance(one, int) for one in prompt):
+            return [_ids([one for one in prompt if isinstance(one, int)], "prompt", vocab_size)]
+    elif len(prompt) * n > most:
+        raise InvalidRequest(
+            f"prompt: {len(prompt)} prompts with n {n} make {len(prompt) * n} choices; at most {most} are "
+            "served at once",
+            "prompt",
+        )
     found: list[str | list[int]] = []
     for at, one in enumerate(prompt):
         if isinstance(one, int) or type(one) is not type(prompt[0]):
@@ -50,7 +60,10 @@ def read_prompts(ask: CompletionAsk, vocab_size: int) -> list[str | list[int]]:
                 f"prompt[{at}]: one list holds texts, or token ids, or lists of token ids, not a mixture",
                 f"prompt[{at}]",
             )
-        found.append(one if isinstance(one, str) else _ids(one, f"prompt[{at}]", vocab_size))
+        if not isinstance(one, str):
+            check_length(limits, len(one), "prompt")
+            one = _ids(one, f"prompt[{at}]", vocab_size)
+        found.append(one)
     return found
 
 

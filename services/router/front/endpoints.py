@@ -23,7 +23,7 @@ from services.router.front.replies import DetokenizeAnswer, TokenizeAnswer
 from services.router.front.runs import Plan, Runs, headers_for
 from services.router.front.structure.form import form_of
 from services.router.front.structure.grammar import Wanted
-from shared.errors import InvalidRequest
+from shared.errors import ContextTooLong, InvalidRequest
 
 
 class Endpoints:
@@ -38,14 +38,8 @@ class Endpoints:
         """Continue one or several prompts."""
         runs = self._runs
         runs.check(ask)
-        given = read_prompts(ask, runs.limits().vocab_size)
+        given = read_prompts(ask, runs.limits(), runs.max_choices)
         n = ask.n or 1
-        if len(given) * n > runs.max_choices:
-            raise InvalidRequest(
-                f"prompt: {len(given)} prompts with n {n} make {len(given) * n} choices; at most "
-                f"{runs.max_choices} are served at once",
-                "prompt",
-            )
         session = completion_session(ask, call.tenant.name)
         plan = Plan(
             ask.max_tokens,
@@ -100,7 +94,14 @@ class Endpoints:
 
     async def detokenize(self, _receive: Receive, call: Call, ask: DetokenizeAsk) -> Response:
         """Text of ids, in vLLM's shape."""
-        size = self._runs.limits().vocab_size
+        limits = self._runs.limits()
+        size = limits.vocab_size
+        if len(ask.tokens) > limits.max_context:
+            raise ContextTooLong(
+                f"tokens: {len(ask.tokens)} ids are more than this model's context of {limits.max_context}; "
+                "send fewer at once",
+                "tokens",
+            )
         for at, token in enumerate(ask.tokens):
             if not 0 <= token < size:
                 raise InvalidRequest(

@@ -376,3 +376,24 @@ async def test_what_cannot_be_read_of_an_unserved_parameter_is_refused_by_name(
         response = await client.post(COMPLETIONS, content=body)
     assert response.status_code == 501
     assert field.decode() in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        (COMPLETIONS, {"prompt": [99999] * 5000}, "maximum context length"),
+        (COMPLETIONS, {"prompt": [[99999] * 5000]}, "maximum context length"),
+        (COMPLETIONS, {"prompt": ["a"] * 200 + [[99999]]}, "make 201 choices"),
+        (COMPLETIONS, {"prompt": [[]] * 100, "n": 2}, "make 200 choices"),
+        (CHAT, {"messages": [{"role": "king", "content": ""}] * 5000}, "maximum context length"),
+        ("/detokenize", {"tokens": [99999] * 5000}, "5000 ids are more"),
+    ],
+    ids=range(6),
+)
+async def test_what_is_too_much_is_refused_before_it_is_looked_at_one_by_one(
+    door: Door, path: str, body: dict[str, Any], said: str
+) -> None:
+    response = await door.post(path, body)
+    assert response.status_code == 400
+    assert said in response.json()["error"]["message"]
+    assert door.generator.requests == []
