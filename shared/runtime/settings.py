@@ -148,8 +148,9 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """File with the key of the admin endpoints; empty: they are not served."""
     max_body: int = 16 << 20
     """Bytes of a request body at most."""
-    keep_alive: float = 10.0
-    """Seconds of silence on a stream until a comment line is sent."""
+    keep_alive: float = 15.0
+    """Seconds of silence on a stream until a comment line is sent. More than `queue_wait`: what waits in vain
+    is told a status then, and no error in a stream that has begun."""
     splice: bool = True
     """Whether generated ids are spliced back in where their text returns."""
     splice_bytes: int = 64 << 20

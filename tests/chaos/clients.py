@@ -24,7 +24,8 @@ AFTER = 10.0
 """Seconds after a fault in which a refusal may still be its consequence."""
 ROUTER_AFTER = 2.0
 """The same for a connection to a router that died."""
-_WAITS = RouterPolicy().replace_wait
+_WAITS, _QUEUED = RouterPolicy().replace_wait, RouterPolicy().queue_wait
+"""Seconds for which an answer, and a request that has none yet, waits for a worker of a role."""
 _SMALL = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]  # so that a slow reader is felt by the router
 _FIRST, _LAST = 3, 250  # ids that prompts are made of
 _LEAVE_WITHIN = 5.0  # seconds after which one that waits for a moment to leave goes anyway
@@ -249,7 +250,8 @@ class Client:
 
     def _judge_error(self, ask: Ask) -> None:
         """Refusals with Retry-After during trouble, and all that a router's death ends, are allowed; and that
-        an answer is given up while no worker of a role has been there for `replace_wait`."""
+        an answer is given up while no worker of a role has been there for `replace_wait`, a request without
+        any token for `queue_wait`."""
         tally, now = self._tally, self._clock()
         tally.errors[ask.error] += 1
         refused = not ask.accepted and ask.error.endswith("+retry")
@@ -258,7 +260,8 @@ class Client:
             tally.excused += 1
             return
         given_up = ask.accepted and ask.error == "unavailable"
-        if given_up and self._trouble.gives_up_rightly(now, _WAITS, after=ROUTER_AFTER):
+        waits = _WAITS if ask.told else _QUEUED
+        if given_up and self._trouble.gives_up_rightly(now, waits, after=ROUTER_AFTER):
             tally.given_up += 1
             return
         if refused and self._trouble.during(ask.began, now, after=AFTER):

@@ -3,8 +3,10 @@
 import pytest
 
 from shared.errors import ConfigError
+from shared.policy.config import RouterPolicy
 from shared.runtime.settings import (
     DatacenterConfig,
+    HttpConfig,
     LineConfig,
     MeshConfig,
     ModelConfig,
@@ -68,3 +70,8 @@ def test_addresses_come_apart(text: str, expected: tuple[str, int]) -> None:
 def test_what_is_no_address_is_refused_by_its_path(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^nodes\[1\]\.listen: "):
         split_address(text, "nodes[1].listen")
+
+
+def test_a_stream_begins_by_a_comment_only_after_the_longest_wait_for_room() -> None:
+    """Else a request that waits in vain is told 200, and then an error in the stream instead of a 503."""
+    assert HttpConfig().keep_alive > RouterPolicy().queue_wait
