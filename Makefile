@@ -24,7 +24,7 @@ serve: setup ## run the whole mesh on this machine until Ctrl-C
 	@$(PY) -m services --config $(CONFIG) $(ARGS)
 
 test: setup ## run all tests, two at a time (ARGS="-n 0 -k name" and other pytest options)
-	@$(PY) -m pytest -n 2 $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 chaos: setup ## break a mesh of real processes for ten minutes and judge every token (ARGS="--seconds 60")
 	@$(PY) -m tests.chaos $(ARGS)

@@ -5,7 +5,7 @@ encoder, the other side's decoder, the line. And does it: where the codecs are n
 with compression is compared with what arrives without, each over a stretch in which there was always
 something to send. A machine whose processors are busy with other things fails the second question only.
 Threads and sockets stall now and then for a tenth of a second: what has just paid goes on, whatever single
-chunks take, and ends where less has arrived twice. Knows no codec and no sockets.
+chunks take, and ends where less has arrived twice in a row. Knows no codec and no sockets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEAST_GAIN = 1.04
 _BETTER = 1.02
 """What has to arrive with compression, times what arrives without."""
 _LOSSES = 2
-"""Comparisons in a row after which compression ends."""
+"""Comparisons in a row after which compression that has paid ends; what has not yet ends after one."""
 _TRUST = 1.0
 """Seconds for which a comparison that was won counts more than what the codec's speed lets expect."""
 _SETTLE, _WINDOW = 0.2, 0.4
@@ -161,17 +161,17 @@ class CompressionGauge:
         if won:
             self._again = _AGAIN
             self._trusted = now + _TRUST
-        if self._losses < _LOSSES:
+        if self._losses < (_LOSSES if self._trusted else 1):
             if self._state is not _State.ON:
                 self._change(_State.ON)
             return
-        self._losses = 0
-        self._trusted = 0.0
         self._hold = now + self._again
         self._again = min(2 * self._again, _AGAIN_MOST)
         self._change(_State.OFF)
 
     def _change(self, state: _State) -> None:
+        if state is _State.OFF:
+            self._losses, self._trusted = 0, 0.0
         self._state = state
         self._stretch.restart()
 

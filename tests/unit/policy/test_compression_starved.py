@@ -104,6 +104,7 @@ def test_what_only_the_bytes_that_arrive_can_tell_costs_next_to_nothing() -> Non
     left=st.floats(0.3, 1.0),
 )
 @example(rate=12.5 * MB, encodes=5 * MB, decodes=5 * MB, gain=1.0, left=0.3)
+@example(rate=12.5 * MB, encodes=9.375 * MB, decodes=9.375 * MB, gain=1.125, left=0.3125)
 def test_it_is_never_much_slower_than_without(
     rate: float, encodes: float, decodes: float, gain: float, left: float
 ) -> None:
