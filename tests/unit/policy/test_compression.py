@@ -109,29 +109,29 @@ def test_a_stall_is_no_loss() -> None:
     assert sum(parts) / len(parts) > 0.9
 
 
-def test_what_has_just_paid_goes_on_though_chunks_take_long_for_a_moment() -> None:
+def paid_and_slow() -> CompressionGauge:
+    """Compression of 100 MB/s has paid until 105.0, and then the codec's chunks take too long."""
     gauge = CompressionGauge("auto")
     measured(gauge, 300 * MB)
     busy(gauge, 100.0, 105.0, 100 * MB, on=140 * MB, off=100 * MB)
     measured(gauge, 50 * MB, times=100)
+    return gauge
+
+
+def test_what_has_just_paid_goes_on_though_chunks_take_long_for_a_moment() -> None:
+    gauge = paid_and_slow()
     assert gauge.speed() < 100 * MB
     assert busy(gauge, 105.0, 106.0, 100 * MB, on=140 * MB, off=100 * MB) == 1.0
 
 
 def test_what_has_paid_and_pays_no_more_ends() -> None:
-    gauge = CompressionGauge("auto")
-    measured(gauge, 300 * MB)
-    busy(gauge, 100.0, 105.0, 100 * MB, on=140 * MB, off=100 * MB)
-    measured(gauge, 50 * MB, times=100)
+    gauge = paid_and_slow()
     busy(gauge, 105.0, 106.5, 100 * MB, on=60 * MB, off=100 * MB)
     assert busy(gauge, 106.5, 110.0, 100 * MB, on=60 * MB, off=100 * MB) == 0.0
 
 
 def test_a_pause_ends_what_was_measured_and_the_codecs_speed_counts_again() -> None:
-    gauge = CompressionGauge("auto")
-    measured(gauge, 300 * MB)
-    busy(gauge, 100.0, 105.0, 100 * MB, on=140 * MB, off=100 * MB)
-    measured(gauge, 50 * MB, times=100)
+    gauge = paid_and_slow()
     gauge.idle()
     assert gauge.wants(105.5, 100 * MB)
     probes = sum(gauge.wants(107.0, 100 * MB) for _ in range(20))
